@@ -1,0 +1,555 @@
+"""The V-MPO loss against the paper's Eqs. 2 to 5 and Appendices A, C and E: values, and who receives gradient."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+
+from tests import oracles
+from vmpo.losses.vmpo import select_top, solve_temperature, vmpo_loss
+
+
+@dataclass(kw_only=True)
+class Inputs:
+    """Leaves of one loss computation; every tensor that could receive gradient asks for it."""
+
+    log_probs: torch.Tensor
+    advantages: torch.Tensor
+    kl_parts: dict[str, torch.Tensor]
+    valid: torch.Tensor | None = None
+    importance_weights: torch.Tensor | None = None
+    temperature: float = 0.7
+    alphas: dict[str, float] = field(default_factory=lambda: {"mean": 1.3, "covariance": 0.4})
+    epsilon_temperature: float = 0.1
+    epsilon_alphas: dict[str, float] = field(default_factory=lambda: {"mean": 0.05, "covariance": 1e-4})
+    top_fraction: float = 0.5
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    total: torch.Tensor
+    metrics: dict[str, torch.Tensor]
+    log_probs: torch.Tensor
+    advantages: torch.Tensor | None
+    kl_parts: dict[str, torch.Tensor]
+    temperature: torch.Tensor
+    alphas: dict[str, torch.Tensor]
+    importance_weights: torch.Tensor | None
+
+
+def random_inputs(seed: int, length: int = 7, batch: int = 5, masked: bool = True, weighted: bool = False) -> Inputs:
+    g = torch.Generator().manual_seed(seed)
+
+    def normal() -> torch.Tensor:
+        return torch.randn(length, batch, generator=g)
+
+    return Inputs(
+        log_probs=-3.0 + normal(),
+        advantages=normal(),
+        kl_parts={"mean": normal() ** 2, "covariance": 0.01 * normal() ** 2},
+        valid=torch.rand(length, batch, generator=g) > 0.3 if masked else None,
+        importance_weights=torch.rand(length, batch, generator=g) if weighted else None,
+    )
+
+
+def gradient(leaf: torch.Tensor | None) -> torch.Tensor | None:
+    if leaf is None:
+        return None
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+
+
+def run(x: Inputs) -> Outcome:
+    """Loss, metrics and the gradient of the total by each leaf (zero where none arrives)."""
+    leaf = lambda value: torch.as_tensor(value).detach().clone().requires_grad_()  # noqa: E731
+    log_probs, advantages, temperature = leaf(x.log_probs), leaf(x.advantages), leaf(x.temperature)
+    kl_parts = {name: leaf(kl) for name, kl in x.kl_parts.items()}
+    alphas = {name: leaf(alpha) for name, alpha in x.alphas.items()}
+    weights = None if x.importance_weights is None else leaf(x.importance_weights)
+    total, metrics = vmpo_loss(
+        log_probs=log_probs,
+        advantages=advantages,
+        kl_parts=kl_parts,
+        temperature=temperature,
+        alphas=alphas,
+        epsilon_temperature=x.epsilon_temperature,
+        epsilon_alphas=x.epsilon_alphas,
+        valid=x.valid,
+        importance_weights=weights,
+        top_fraction=x.top_fraction,
+    )
+    assert total.shape == ()
+    total.backward()
+    return Outcome(
+        total=total.detach(),
+        metrics=metrics,
+        log_probs=gradient(log_probs),
+        advantages=gradient(advantages),
+        kl_parts={name: gradient(kl) for name, kl in kl_parts.items()},
+        temperature=gradient(temperature),
+        alphas={name: gradient(alpha) for name, alpha in alphas.items()},
+        importance_weights=gradient(weights),
+    )
+
+
+def expected(x: Inputs) -> oracles.Loss:
+    optional = lambda t: None if t is None else oracles.as_array(t)  # noqa: E731
+    single = lambda value: float(torch.tensor(value))  # noqa: E731  # As the float32 leaf holds it.
+    return oracles.vmpo_loss(
+        oracles.as_array(x.log_probs),
+        oracles.as_array(x.advantages),
+        {name: oracles.as_array(kl) for name, kl in x.kl_parts.items()},
+        single(x.temperature),
+        {name: single(alpha) for name, alpha in x.alphas.items()},
+        x.epsilon_temperature,
+        x.epsilon_alphas,
+        valid=optional(x.valid),
+        weights=optional(x.importance_weights),
+        top_fraction=x.top_fraction,
+    )
+
+
+def assert_agrees(x: Inputs, rtol: float = 2e-5, atol: float = 2e-5) -> None:
+    """Values and all gradients against the oracle."""
+    ours, paper = run(x), expected(x)
+    close = lambda a, b: np.testing.assert_allclose(oracles.as_array(a), b, rtol=rtol, atol=atol)  # noqa: E731
+    close(ours.total, paper.total)
+    close(torch.as_tensor(ours.metrics["loss_policy"]), paper.policy)
+    close(torch.as_tensor(ours.metrics["loss_temperature"]), paper.temperature)
+    close(torch.as_tensor(ours.metrics["loss_alpha"]), paper.alpha)
+    close(ours.log_probs, paper.log_prob_gradient)
+    close(ours.temperature, paper.temperature_gradient)
+    for name in x.kl_parts:
+        close(ours.kl_parts[name], paper.kl_gradients[name])
+        close(ours.alphas[name], paper.alpha_gradients[name])
+    assert not ours.advantages.any()
+    assert ours.importance_weights is None or not ours.importance_weights.any()
+
+
+# Oracle.
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_loss_and_gradients_are_those_of_the_paper(seed, masked, weighted):
+    assert_agrees(random_inputs(seed, masked=masked, weighted=weighted))
+
+
+@pytest.mark.parametrize("temperature", [0.05, 1.0, 30.0])
+@pytest.mark.parametrize("top_fraction", [0.25, 0.5, 1.0])
+def test_loss_is_right_at_other_temperatures_and_fractions(temperature, top_fraction):
+    x = random_inputs(10)
+    x.temperature, x.top_fraction = temperature, top_fraction
+    assert_agrees(x, atol=1e-4)
+
+
+def test_a_discrete_policy_has_one_alpha():
+    x = random_inputs(11)
+    x.kl_parts, x.alphas, x.epsilon_alphas = {"policy": x.kl_parts["mean"]}, {"policy": 5.0}, {"policy": 0.005}
+    assert_agrees(x)
+
+
+@pytest.mark.parametrize(("length", "batch"), [(1, 2), (1, 3), (3, 1), (5, 5), (11, 1)])
+def test_odd_and_small_batches(length, batch):
+    assert_agrees(random_inputs(12, length, batch, masked=False))
+
+
+@pytest.mark.parametrize("num_valid", [2, 3, 4])
+def test_few_valid_samples_among_many_invalid_ones(num_valid):
+    x = random_inputs(13)
+    x.valid = torch.zeros(7, 5, dtype=torch.bool)
+    x.valid.view(-1)[torch.tensor([31, 4, 17, 22])[:num_valid]] = True
+    assert_agrees(x)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_tied_advantages(weighted):
+    x = random_inputs(14, weighted=weighted)
+    x.advantages = (x.advantages * 1.5).round()
+    assert x.advantages.unique().numel() < 10
+    assert_agrees(x)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("scale", [1e4, -1e4])
+def test_advantages_of_ten_thousand_stay_finite_and_right(scale, weighted):
+    x = random_inputs(15, weighted=weighted)
+    x.advantages = scale * x.advantages.abs()
+    x.temperature = 1.0
+    assert_agrees(x, atol=1e-3)
+
+
+def test_a_common_offset_of_the_advantages_leaves_the_gradients_alone():
+    """Stability beyond finiteness: 1e4 + noise must weigh samples as the noise does."""
+    x = random_inputs(16)
+    x.advantages = (x.advantages * 64).round() / 64  # Exact in float32 after the shift.
+    shifted = random_inputs(16)
+    shifted.advantages = x.advantages + 1e4
+    plain, offset = run(x), run(shifted)
+    torch.testing.assert_close(plain.log_probs, offset.log_probs, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(plain.temperature, offset.temperature, rtol=1e-3, atol=1e-4)
+
+
+def test_weights_of_zero_remove_a_sample():
+    x = random_inputs(17, weighted=True)
+    x.importance_weights = torch.where(x.importance_weights < 0.4, 0.0, x.importance_weights)
+    assert_agrees(x)
+
+
+def test_e_step_diagnostics_are_those_of_psi():
+    for seed in range(3):
+        x = random_inputs(seed + 18)
+        metrics, paper = run(x).metrics, expected(x)
+        assert float(metrics["e_step_kl"]) == pytest.approx(paper.e_step_kl, rel=1e-4, abs=1e-5)
+        assert float(metrics["effective_sample_size"]) == pytest.approx(paper.effective_sample_size, rel=1e-4)
+
+
+def test_the_e_step_kl_of_weighted_samples_is_the_one_that_the_dual_bounds():
+    x = random_inputs(21, weighted=True)
+    outcome = run(x)
+    slack = x.epsilon_temperature - float(outcome.temperature)
+    assert float(outcome.metrics["e_step_kl"]) == pytest.approx(slack, rel=1e-3, abs=1e-4)
+
+
+# Gradients: who learns and who does not.
+
+
+def test_the_gradient_of_log_probs_is_minus_psi_and_sums_to_one():
+    """A sum over D~, not a mean: the weights of one minibatch add up to 1 however large it is."""
+    for batch in (4, 40):
+        x = random_inputs(30, batch=batch)
+        outcome = run(x)
+        assert outcome.log_probs.sum().item() == pytest.approx(-1.0, abs=1e-5)
+        np.testing.assert_allclose(oracles.as_array(outcome.log_probs), -expected(x).psi, rtol=1e-5, atol=1e-7)
+
+
+def test_only_the_selected_half_trains_the_policy():
+    x = random_inputs(31)
+    selected = oracles.select_top(oracles.as_array(x.advantages), oracles.as_array(x.valid))
+    trained = oracles.as_array(run(x).log_probs) != 0
+    assert (trained == selected).all()
+
+
+def test_the_temperature_learns_from_its_own_loss_alone():
+    x = random_inputs(32)
+    other = random_inputs(32)
+    other.log_probs = 100.0 * x.log_probs
+    other.kl_parts = {name: 100.0 * kl for name, kl in x.kl_parts.items()}
+    assert run(x).temperature == run(other).temperature
+
+
+def test_psi_carries_no_gradient_into_advantages_or_importance_weights():
+    outcome = run(random_inputs(33, weighted=True))
+    assert not outcome.advantages.any()
+    assert not outcome.importance_weights.any()
+
+
+def test_the_gradient_of_each_alpha_is_its_slack():
+    """eps - KL, the KL averaged over the valid samples; positive slack lowers alpha."""
+    x = random_inputs(34)
+    outcome = run(x)
+    for name in x.alphas:
+        slack = x.epsilon_alphas[name] - x.kl_parts[name][x.valid].mean()
+        torch.testing.assert_close(outcome.alphas[name], slack, rtol=1e-5, atol=1e-6)
+
+
+def test_alpha_times_kl_trains_the_policy_on_every_valid_sample():
+    """D, not D~: the gradient by each sample's KL is alpha / |D|, and no alpha (eps - KL) takes it back."""
+    x = random_inputs(35)
+    outcome = run(x)
+    for name, alpha in x.alphas.items():
+        torch.testing.assert_close(outcome.kl_parts[name], alpha * x.valid.float() / x.valid.sum())
+
+
+def test_a_parts_alpha_and_bound_do_not_touch_the_other_part():
+    x, other = random_inputs(36), random_inputs(36)
+    other.alphas = {"mean": 77.0, "covariance": other.alphas["covariance"]}
+    other.epsilon_alphas = {"mean": 9.0, "covariance": other.epsilon_alphas["covariance"]}
+    first, second = run(x), run(other)
+    assert torch.equal(first.alphas["covariance"], second.alphas["covariance"])
+    assert torch.equal(first.kl_parts["covariance"], second.kl_parts["covariance"])
+
+
+def test_invalid_samples_receive_no_gradient():
+    outcome, x = run(random_inputs(37, weighted=True)), random_inputs(37, weighted=True)
+    for received in (outcome.log_probs, *outcome.kl_parts.values()):
+        assert not received[~x.valid].any()
+
+
+@pytest.mark.parametrize("garbage", [1e20, float("inf"), float("nan")])
+def test_garbage_on_invalid_samples_changes_nothing(garbage):
+    x, dirty = random_inputs(38, weighted=True), random_inputs(38, weighted=True)
+    spoil = lambda tensor: torch.where(x.valid, tensor, garbage)  # noqa: E731
+    dirty.log_probs, dirty.advantages = spoil(x.log_probs), spoil(x.advantages)
+    dirty.kl_parts = {name: spoil(kl) for name, kl in x.kl_parts.items()}
+    dirty.importance_weights = spoil(x.importance_weights)
+    clean, outcome = run(x), run(dirty)
+    torch.testing.assert_close(clean.total, outcome.total)
+    torch.testing.assert_close(clean.log_probs, outcome.log_probs)
+    torch.testing.assert_close(clean.temperature, outcome.temperature)
+    torch.testing.assert_close(clean.kl_parts, outcome.kl_parts)
+    torch.testing.assert_close(clean.alphas, outcome.alphas)
+
+
+@pytest.mark.parametrize("floor", [1e-8, 1e-9])
+def test_alphas_at_the_floor_still_learn(floor):
+    """Clipping inside the loss would give a multiplier below its floor no gradient, for ever."""
+    x = random_inputs(39)
+    x.alphas = {"mean": floor, "covariance": floor}
+    outcome, paper = run(x), expected(x)
+    for name in x.alphas:
+        assert outcome.alphas[name].item() == pytest.approx(paper.alpha_gradients[name], rel=1e-4)
+
+
+@pytest.mark.parametrize("floor", [1e-8, 1e-9])
+def test_a_temperature_at_the_floor_still_learns(floor):
+    """There psi is one sample, the KL log |D~|, and the gradient eps - log |D~| < 0 lifts the temperature."""
+    x = random_inputs(40)
+    x.temperature = floor
+    outcome, paper = run(x), expected(x)
+    assert paper.temperature_gradient < 0
+    assert outcome.temperature.item() == pytest.approx(paper.temperature_gradient, rel=1e-3)
+    np.testing.assert_allclose(oracles.as_array(outcome.log_probs), -paper.psi, atol=1e-5)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("num_valid", [0, 1])
+def test_a_batch_too_small_for_a_top_half_teaches_the_policy_nothing(num_valid, weighted):
+    """floor(1 / 2) = 0 samples are selected: no policy or temperature gradient, no NaN."""
+    x = random_inputs(41, weighted=weighted)
+    x.valid = torch.zeros(7, 5, dtype=torch.bool)
+    x.valid[2, 3] = num_valid == 1
+    outcome = run(x)
+    assert torch.isfinite(outcome.total)
+    assert all(math.isfinite(float(m)) for m in outcome.metrics.values())
+    assert not outcome.log_probs.any()
+    assert outcome.temperature == 0
+    for name in x.kl_parts:
+        if num_valid == 1:
+            slack = x.epsilon_alphas[name] - x.kl_parts[name][2, 3].item()
+            assert outcome.alphas[name].item() == pytest.approx(slack, rel=1e-5)
+            assert outcome.kl_parts[name][2, 3].item() == pytest.approx(x.alphas[name], rel=1e-5)
+        else:
+            assert outcome.alphas[name] == 0
+        assert not outcome.kl_parts[name][~x.valid].any()
+
+
+# Invariants.
+
+
+def test_importance_weights_of_one_change_nothing():
+    x, weighted = random_inputs(50), random_inputs(50)
+    weighted.importance_weights = torch.ones_like(x.log_probs)
+    first, second = run(x), run(weighted)
+    torch.testing.assert_close(first.total, second.total)
+    torch.testing.assert_close(first.log_probs, second.log_probs)
+    torch.testing.assert_close(first.temperature, second.temperature)
+
+
+def test_selection_ignores_importance_weights():
+    x = random_inputs(51, weighted=True)
+    selected = oracles.select_top(oracles.as_array(x.advantages), oracles.as_array(x.valid))
+    assert ((oracles.as_array(run(x).log_probs) != 0) == selected).all()
+
+
+def test_no_mask_means_that_every_sample_is_valid():
+    x, masked = random_inputs(52, masked=False), random_inputs(52, masked=False)
+    masked.valid = torch.ones(7, 5, dtype=torch.bool)
+    first, second = run(x), run(masked)
+    torch.testing.assert_close(first.total, second.total)
+    torch.testing.assert_close(first.log_probs, second.log_probs)
+
+
+def test_masked_samples_might_as_well_not_be_there():
+    x = random_inputs(53, weighted=True)
+    pick = lambda tensor: tensor[x.valid][:, None]  # noqa: E731
+    compact = Inputs(
+        log_probs=pick(x.log_probs),
+        advantages=pick(x.advantages),
+        kl_parts={name: pick(kl) for name, kl in x.kl_parts.items()},
+        importance_weights=pick(x.importance_weights),
+    )
+    first, second = run(x), run(compact)
+    torch.testing.assert_close(first.total, second.total)
+    torch.testing.assert_close(pick(first.log_probs), second.log_probs)
+    torch.testing.assert_close(first.temperature, second.temperature, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(first.alphas, second.alphas)
+
+
+def test_the_order_of_samples_does_not_matter():
+    x = random_inputs(54)
+    order = torch.randperm(35, generator=torch.Generator().manual_seed(54))
+    shuffle = lambda tensor: tensor.reshape(-1)[order].reshape(7, 5)  # noqa: E731
+    shuffled = Inputs(
+        log_probs=shuffle(x.log_probs),
+        advantages=shuffle(x.advantages),
+        kl_parts={name: shuffle(kl) for name, kl in x.kl_parts.items()},
+        valid=shuffle(x.valid),
+    )
+    first, second = run(x), run(shuffled)
+    torch.testing.assert_close(first.total, second.total)
+    torch.testing.assert_close(shuffle(first.log_probs), second.log_probs)
+
+
+def test_metrics_carry_no_graph_and_the_parts_add_up():
+    outcome = run(random_inputs(55))
+    assert not any(isinstance(m, torch.Tensor) and m.requires_grad for m in outcome.metrics.values())
+    parts = sum(float(outcome.metrics[name]) for name in ("loss_policy", "loss_temperature", "loss_alpha"))
+    assert outcome.total.item() == pytest.approx(parts, rel=1e-5)
+
+
+# Selection of D~.
+
+
+@pytest.mark.parametrize("fraction", [0.25, 0.5, 1.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_selection_takes_the_highest_of_the_valid_advantages(seed, fraction):
+    x = random_inputs(seed + 60)
+    if seed % 2:
+        x.advantages = x.advantages.round()
+    result = select_top(x.advantages, x.valid, fraction)
+    assert result.dtype == torch.bool
+    paper = oracles.select_top(oracles.as_array(x.advantages), oracles.as_array(x.valid), fraction)
+    assert (oracles.as_array(result) == paper).all()
+
+
+@pytest.mark.parametrize("num_valid", range(8))
+def test_exactly_half_of_the_valid_samples_is_selected(num_valid):
+    """Not half of all samples: masked ones have no places to give."""
+    advantages = torch.randn(6, 4, generator=torch.Generator().manual_seed(64))
+    valid = torch.zeros(6, 4, dtype=torch.bool)
+    valid.view(-1)[:num_valid] = True
+    advantages[~valid] = 1e9
+    selected = select_top(advantages, valid, 0.5)
+    assert selected.sum() == num_valid // 2
+    assert not (selected & ~valid).any()
+
+
+def test_of_equal_advantages_the_earlier_ones_are_selected():
+    """All tie: half of them is selected, not all, and the same half each time."""
+    valid = torch.ones(3, 3, dtype=torch.bool)
+    valid[0, 1] = False
+    selected = select_top(torch.full((3, 3), 2.5), valid, 0.5)
+    assert selected.tolist() == [[True, False, True], [True, True, False], [False, False, False]]
+
+
+def test_many_ties_at_the_threshold_are_broken_by_the_earlier_index():
+    """Large enough for an unstable sort to show itself."""
+    g = torch.Generator().manual_seed(65)
+    advantages = torch.randint(3, (64, 64), generator=g).float()
+    valid = torch.rand(64, 64, generator=g) > 0.2
+    paper = oracles.select_top(oracles.as_array(advantages), oracles.as_array(valid))
+    assert (oracles.as_array(select_top(advantages, valid, 0.5)) == paper).all()
+
+
+def test_a_valid_advantage_of_any_size_goes_before_an_invalid_one():
+    advantages = torch.tensor([[-3e38, 5.0, -math.inf, -3e38]])
+    valid = torch.tensor([[True, False, False, True]])
+    assert select_top(advantages, valid, 1.0).tolist() == [[True, False, False, True]]
+
+
+def test_tied_advantages_are_weighted_uniformly_over_one_half():
+    x = random_inputs(66, length=2, batch=5, masked=False)
+    x.advantages = torch.zeros(2, 5)
+    outcome = run(x)
+    assert oracles.as_array(outcome.log_probs).tolist() == [
+        pytest.approx([-0.2] * 5, rel=1e-6),
+        [0.0] * 5,
+    ]
+    assert float(outcome.metrics["e_step_kl"]) == pytest.approx(0.0, abs=1e-6)
+    assert float(outcome.metrics["effective_sample_size"]) == pytest.approx(5.0, rel=1e-5)
+
+
+# The temperature solved exactly.
+
+
+def selection(x: Inputs) -> torch.Tensor:
+    return torch.from_numpy(oracles.select_top(oracles.as_array(x.advantages), oracles.as_array(x.valid)))
+
+
+def solved(x: Inputs, epsilon: float) -> tuple[float, dict]:
+    """Our solution, and the arguments with which an oracle can judge it."""
+    chosen = selection(x)
+    result = solve_temperature(x.advantages, chosen, epsilon, x.importance_weights)
+    weights = None if x.importance_weights is None else oracles.as_array(x.importance_weights)
+    judged = {"advantages": oracles.as_array(x.advantages), "selected": oracles.as_array(chosen), "weights": weights}
+    return float(result), judged
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
+@pytest.mark.parametrize("epsilon", [0.01, 0.1, 0.5, 1.0])
+def test_the_solved_temperature_meets_the_e_step_bound(epsilon, scale):
+    x = random_inputs(70)
+    x.advantages = scale * x.advantages
+    eta, judged = solved(x, epsilon)
+    assert oracles.e_step_kl(temperature=eta, **judged) == pytest.approx(epsilon, rel=1e-3)
+    assert eta == pytest.approx(oracles.solve_temperature(epsilon=epsilon, **judged), rel=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_solved_temperature_beats_every_point_of_a_dense_grid(seed):
+    x = random_inputs(seed + 71)
+    eta, judged = solved(x, 0.1)
+    at = lambda temperature: oracles.temperature_loss(temperature=temperature, epsilon=0.1, **judged)  # noqa: E731
+    assert at(eta) <= min(at(point) for point in np.geomspace(1e-2, 1e3, 150)) + 1e-7
+
+
+def test_the_solved_temperature_has_no_gradient_left_in_the_loss():
+    x = random_inputs(74)
+    x.temperature, _ = solved(x, x.epsilon_temperature)
+    assert abs(run(x).temperature.item()) < 1e-3 * x.epsilon_temperature + 1e-5
+
+
+def test_the_solved_temperature_ignores_an_offset_and_follows_a_scale():
+    x = random_inputs(75)
+    x.advantages = (x.advantages * 64).round() / 64
+    chosen = selection(x)
+    plain = solve_temperature(x.advantages, chosen, 0.1).item()
+    assert solve_temperature(x.advantages + 1e4, chosen, 0.1).item() == pytest.approx(plain, rel=1e-3)
+    assert solve_temperature(x.advantages * 512.0, chosen, 0.1).item() == pytest.approx(512.0 * plain, rel=1e-3)
+
+
+def test_the_solved_temperature_weighs_samples_by_importance():
+    """Weights near 1: with mean rho <= exp(-eps) the loss of Appendix E falls for ever and has no minimiser."""
+    x = random_inputs(76, weighted=True)
+    x.importance_weights = 0.97 + 0.03 * x.importance_weights
+    eta, judged = solved(x, 0.1)
+    assert oracles.temperature_gradient(temperature=eta, epsilon=0.1, **judged) == pytest.approx(0.0, abs=1e-4)
+    assert eta == pytest.approx(oracles.solve_temperature(epsilon=0.1, **judged), rel=1e-3)
+
+
+def test_small_importance_weights_leave_the_solved_temperature_finite():
+    x = random_inputs(77, weighted=True)
+    eta, _ = solved(x, 0.01)
+    assert math.isfinite(eta)
+    assert eta > 0
+
+
+@pytest.mark.parametrize("case", ["ties", "bound out of reach", "one sample", "no sample"])
+def test_the_solved_temperature_stays_positive_and_finite_without_a_stationary_point(case):
+    """Then L_eta rises all the way from its infimum, max A, at eta -> 0."""
+    x = random_inputs(78)
+    epsilon = 0.1
+    if case == "ties":
+        x.advantages = torch.full_like(x.advantages, 3.0)
+    if case == "bound out of reach":
+        epsilon = 10.0
+    if case in ("one sample", "no sample"):
+        x.valid = torch.zeros_like(x.valid)
+        x.valid[0, : 2 if case == "one sample" else 1] = True
+    eta, judged = solved(x, epsilon)
+    assert math.isfinite(eta)
+    assert eta > 0
+    if case != "no sample":
+        best = oracles.as_array(x.advantages)[judged["selected"]].max()
+        assert oracles.temperature_loss(temperature=eta, epsilon=epsilon, **judged) == pytest.approx(best, abs=1e-3)
+
+
+def test_the_solved_temperature_carries_no_gradient():
+    x = random_inputs(79)
+    advantages = x.advantages.clone().requires_grad_()
+    assert not solve_temperature(advantages, selection(x), 0.1).requires_grad

@@ -1,0 +1,3 @@
+from vmpo.cli import main
+import sys
+sys.exit(main())

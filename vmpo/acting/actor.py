@@ -1,0 +1,135 @@
+"""The actor: one vector environment and one acting network, turned into unrolls."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vmpo.distributions import PolicyFamily
+from vmpo.metrics import Stopwatch
+from vmpo.networks.agent import Agent, AgentInput
+from vmpo.records import ContinuousActions, EnvSpec, EpisodeResult, Timestep, Trajectory, VectorEnv, Weights
+
+
+def allocate(spec: EnvSpec, family: PolicyFamily, network: Agent, length: int, batch: int, pin: bool) -> Trajectory:
+    """Memory for ``batch`` unrolls of ``length`` transitions, to be written in place over and over."""
+
+    def empty(*shape: int, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, pin_memory=pin)
+
+    steps = length + 1
+    continuous = isinstance(spec.action, ContinuousActions)
+    return Trajectory(
+        observations={
+            name: empty(steps, batch, *array.shape, dtype=torch.from_numpy(np.empty(0, array.dtype)).dtype)
+            for name, array in spec.observation.items()
+        },
+        rewards=empty(steps, batch, dtype=torch.float32),
+        discounts=empty(steps, batch, dtype=torch.float32),
+        firsts=empty(steps, batch, dtype=torch.bool),
+        valids=empty(steps, batch, dtype=torch.bool),
+        tasks=empty(steps, batch, dtype=torch.int64),
+        actions=empty(steps, batch, spec.action.width, dtype=torch.float32 if continuous else torch.int64),
+        behaviour=empty(length, batch, family.num_parameters, dtype=torch.float32),
+        state={k: empty(*v.shape, dtype=v.dtype) for k, v in network.initial_state(batch, "cpu").items()},
+        versions=torch.zeros(batch, dtype=torch.int64),
+    )
+
+
+class Actor:
+    """Steps its environments with the newest weights it was given; those stay fixed within an unroll."""
+
+    def __init__(
+        self,
+        env: VectorEnv,
+        network: Agent,
+        family: PolicyFamily,
+        *,
+        seed: int,
+        device: str = "cpu",
+        greedy: bool = False,
+        stopwatch: Stopwatch | None = None,
+    ) -> None:
+        self.env, self.family, self.greedy = env, family, greedy
+        self.device = torch.device(device)
+        self.network = network.to(self.device).requires_grad_(False)
+        self.stopwatch = stopwatch or Stopwatch()
+        self.generator = torch.Generator(self.device).manual_seed(seed)
+        self.version = 0
+        self._state = network.initial_state(env.num_envs, self.device)
+        self._action = torch.zeros(env.num_envs, env.spec.action.width)
+        self._timestep = env.reset(seed)
+        self._episode_returns = np.zeros(env.num_envs)
+        self._episode_lengths = np.zeros(env.num_envs, dtype=np.int64)
+
+    def load(self, weights: Weights) -> None:
+        self.network.load_state_dict(weights.tensors)
+        self.version = weights.version
+
+    @torch.inference_mode()
+    def unroll(self, slot: Trajectory) -> list[EpisodeResult]:
+        """Fill a slot with the next unroll. Its first timestep is the last one of the unroll before."""
+        self.stopwatch.start()
+        for name, tensor in slot.state.items():
+            tensor.copy_(self._state[name])
+        slot.versions.fill_(self.version)
+        slot.actions[0].copy_(self._action)
+        self._write(slot, 0)
+        episodes: list[EpisodeResult] = []
+        for t in range(len(slot.behaviour)):
+            self.stopwatch.lap("rest")
+            self._choose(slot, t)
+            executed = self.env.spec.action.executable(slot.actions[t + 1].numpy())
+            self.stopwatch.lap("infer")
+            self._timestep = self.env.step(executed)
+            self.stopwatch.lap("simulate")
+            self._write(slot, t + 1)
+            self._count(self._timestep, episodes)
+        self._action = slot.actions[-1].clone()
+        self.stopwatch.lap("rest")
+        return episodes
+
+    def _choose(self, slot: Trajectory, t: int) -> None:
+        """Sample an action for every environment and record the distribution it came from."""
+
+        def on_device(x: Tensor) -> Tensor:
+            return x.to(self.device, non_blocking=True)
+
+        inputs = AgentInput(
+            observation={name: on_device(x[t]) for name, x in slot.observations.items()},
+            previous_action=on_device(slot.actions[t]),
+            previous_reward=on_device(slot.rewards[t]),
+            first=on_device(slot.firsts[t]),
+        )
+        output, self._state = self.network.step(inputs, self._state)
+        policy = self.family.distribution(output.policy)
+        slot.actions[t + 1].copy_(policy.mode() if self.greedy else policy.sample(self.generator))
+        slot.behaviour[t].copy_(output.policy)
+
+    def _write(self, slot: Trajectory, t: int) -> None:
+        timestep = self._timestep
+        for name, array in timestep.observation.items():
+            slot.observations[name][t].copy_(torch.from_numpy(array))
+        slot.rewards[t].copy_(torch.from_numpy(timestep.reward))
+        slot.discounts[t].copy_(torch.from_numpy(timestep.discount))
+        slot.firsts[t].copy_(torch.from_numpy(timestep.first))
+        slot.valids[t].copy_(torch.from_numpy(timestep.valid))
+        slot.tasks[t].copy_(torch.from_numpy(timestep.task))
+
+    def _count(self, timestep: Timestep, episodes: list[EpisodeResult]) -> None:
+        self._episode_returns += timestep.score
+        self._episode_lengths += timestep.valid | timestep.ended
+        if not timestep.ended.any():
+            return
+        for index in np.flatnonzero(timestep.ended):
+            episodes.append(
+                EpisodeResult(
+                    task=self.env.spec.tasks[int(timestep.task[index])],
+                    episode_return=float(self._episode_returns[index]),
+                    length=int(self._episode_lengths[index]),
+                    env_index=int(index),
+                )
+            )
+        self._episode_returns[timestep.ended] = 0.0
+        self._episode_lengths[timestep.ended] = 0

@@ -1,0 +1,58 @@
+"""Evaluation: a fixed number of whole episodes with fixed weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vmpo.acting.actor import Actor, allocate
+from vmpo.records import EpisodeResult
+
+UNROLL_LENGTH = 32
+"""Steps between two looks at which episodes have ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationResult:
+    episodes: tuple[EpisodeResult, ...]
+
+    def summary(self) -> dict[str, Any]:
+        """Mean and deviation of the returns; per task too, where there are several."""
+        by_task: dict[str, list[float]] = {}
+        for episode in self.episodes:
+            by_task.setdefault(episode.task, []).append(episode.episode_return)
+        overall: dict[str, Any] = _statistics([e.episode_return for e in self.episodes])
+        if len(by_task) > 1:
+            overall["tasks"] = {task: _statistics(returns) for task, returns in sorted(by_task.items())}
+        return overall
+
+
+def evaluate(actor: Actor, episodes: int) -> EvaluationResult:
+    """Play ``episodes`` episodes.
+
+    Each environment contributes the first ones that it starts, in a number set beforehand: taking whichever ends first
+    would favour short episodes.
+    """
+    num_envs = actor.env.num_envs
+    wanted = np.full(num_envs, episodes // num_envs)
+    wanted[: episodes % num_envs] += 1
+    slot = allocate(actor.env.spec, actor.family, actor.network, UNROLL_LENGTH, num_envs, pin=False)
+    results: list[EpisodeResult] = []
+    while wanted.any():
+        for episode in actor.unroll(slot):
+            if wanted[episode.env_index]:
+                wanted[episode.env_index] -= 1
+                results.append(episode)
+    return EvaluationResult(episodes=tuple(results))
+
+
+def _statistics(returns: list[float]) -> dict[str, Any]:
+    return {
+        "mean_return": float(np.mean(returns)),
+        "std_return": float(np.std(returns)),
+        "min_return": float(np.min(returns)),
+        "max_return": float(np.max(returns)),
+        "episodes": len(returns),
+    }

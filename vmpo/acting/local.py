@@ -1,0 +1,133 @@
+"""Fleets of actors in this process: one that alternates with the learner, one that overlaps with it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from vmpo.acting.actor import Actor, allocate
+from vmpo.config import Config
+from vmpo.records import EpisodeResult, Trajectory, Weights, concatenate, split
+
+Result = TypeVar("Result")
+MakeActor = Callable[[int], Actor]
+"""Builds the actor of the given index."""
+
+WAIT_SECONDS = 600.0
+"""The longest wait for an actor before the run stops."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    batch: Trajectory
+    """Owned by the fleet and overwritten after the next call of ``collect``."""
+    episodes: list[EpisodeResult]
+
+
+class Fleet(Protocol):
+    actors: list[Actor]
+
+    def collect(self) -> Collected: ...
+
+    def publish(self, weights: Weights) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class SerialFleet:
+    """Acts, then lets the learner work, each with all cores. Data is always from the newest target."""
+
+    def __init__(self, config: Config, make_actor: MakeActor) -> None:
+        self.actors = [make_actor(0)]
+        self._batch = _slot(config, self.actors[0], config.learner.batch_size)
+        self._parts = split(self._batch, config.unrolls_per_step)
+
+    def collect(self) -> Collected:
+        episodes = [episode for part in self._parts for episode in self.actors[0].unroll(part)]
+        return Collected(batch=self._batch, episodes=episodes)
+
+    def publish(self, weights: Weights) -> None:
+        self.actors[0].load(weights)
+
+    def close(self) -> None:
+        self.actors[0].env.close()
+
+
+class OverlappingFleet:
+    """Actor threads fill slots while the learner works; a bounded queue holds them back. Data may lag by some versions."""
+
+    def __init__(self, config: Config, make_actor: MakeActor) -> None:
+        self.actors = [make_actor(index) for index in range(config.actors.num_actors)]
+        self._unrolls_per_step = config.unrolls_per_step
+        self._ready: queue.Queue[Collected | BaseException] = queue.Queue(maxsize=config.actors.queue_size)
+        self._free: queue.Queue[Trajectory] = queue.Queue()
+        # One slot in the hands of each actor, the queue full, and one batch with the learner.
+        for _ in range(len(self.actors) + config.actors.queue_size + self._unrolls_per_step):
+            self._free.put(_slot(config, self.actors[0], config.actors.num_envs))
+        self._lent: list[Trajectory] = []
+        self._weights: Weights | None = None
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._act, args=(actor,), daemon=True) for actor in self.actors]
+        for thread in self._threads:
+            thread.start()
+
+    def collect(self) -> Collected:
+        for slot in self._lent:
+            self._free.put(slot)
+        self._lent = []
+        episodes: list[EpisodeResult] = []
+        while len(self._lent) < self._unrolls_per_step:
+            try:
+                unroll = self._ready.get(timeout=WAIT_SECONDS)
+            except queue.Empty:
+                raise TimeoutError(f"no actor finished an unroll within {WAIT_SECONDS:.0f} s") from None
+            if isinstance(unroll, BaseException):
+                raise unroll
+            self._lent.append(unroll.batch)
+            episodes.extend(unroll.episodes)
+        return Collected(batch=concatenate(self._lent), episodes=episodes)
+
+    def publish(self, weights: Weights) -> None:
+        self._weights = weights
+
+    def close(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(timeout=WAIT_SECONDS)
+        for actor in self.actors:
+            actor.env.close()
+
+    def _act(self, actor: Actor) -> None:
+        try:
+            while not self._stop.is_set():
+                weights = self._weights
+                if weights is not None and weights.version != actor.version:
+                    actor.load(weights)
+                slot = self._wait(lambda: self._free.get(timeout=0.1))
+                if slot is None:
+                    return
+                unroll = Collected(batch=slot, episodes=actor.unroll(slot))
+                self._wait(lambda item=unroll: self._ready.put(item, timeout=0.1) or item)  # type: ignore[misc]
+        except Exception as error:
+            self._wait(lambda: self._ready.put(error, timeout=0.1) or error)
+
+    def _wait(self, attempt: Callable[[], Result]) -> Result | None:
+        """Retry a queue operation until it succeeds or the fleet closes."""
+        while not self._stop.is_set():
+            try:
+                return attempt()
+            except (queue.Empty, queue.Full):
+                continue
+        return None
+
+
+def make_fleet(config: Config, make_actor: MakeActor) -> Fleet:
+    return SerialFleet(config, make_actor) if config.actors.fleet == "serial" else OverlappingFleet(config, make_actor)
+
+
+def _slot(config: Config, actor: Actor, batch: int) -> Trajectory:
+    pin = config.learner.device.startswith("cuda")
+    return allocate(actor.env.spec, actor.family, actor.network, config.learner.unroll_length, batch, pin)

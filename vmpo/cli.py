@@ -1,0 +1,280 @@
+"""The command line. A user's mistake ends with one line on standard error and exit code 2."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import tyro
+
+from vmpo import presets
+from vmpo.config import ActorConfig, AgentConfig, Config, EnvConfig, LearnerConfig, LossConfig, RunConfig, sampled
+from vmpo.errors import UserError, unknown
+
+USAGE = """usage: vmpo COMMAND ...
+
+  vmpo train [PRESET] [--env ID] [--directory D] [--frames N] [--seed S] [--section.field value ...]
+  vmpo resume D [--frames N]          continue a run from its newest checkpoint
+  vmpo evaluate D [--episodes N]      play whole episodes with a trained agent
+  vmpo presets [NAME]                 list the presets, or show one
+  vmpo bench [WORKLOAD]               measure throughput on this machine
+
+'vmpo COMMAND --help' explains every option of a command."""
+
+Options = TypeVar("Options")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    directory: str | None = None
+    """Run directory; by default runs/PRESET-DATE-TIME."""
+    quiet: bool = False
+    """Print nothing while training."""
+    json: bool = False
+    """Print the result as one JSON object on the last line of standard output."""
+    env: EnvConfig
+    agent: AgentConfig
+    loss: LossConfig
+    learner: LearnerConfig
+    actors: ActorConfig
+    run: RunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeOptions:
+    directory: Annotated[str, tyro.conf.Positional]
+    """Run directory."""
+    frames: int | None = None
+    """Train to this many frames in place of the configured number."""
+    quiet: bool = False
+    """Print nothing while training."""
+    json: bool = False
+    """Print the result as one JSON object on the last line of standard output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    directory: Annotated[str, tyro.conf.Positional]
+    """Run directory."""
+    episodes: int = 100
+    """Whole episodes to play."""
+    sampled: bool = False
+    """Sample actions as in training instead of taking the most likely ones."""
+    seed: int = 1_000_003
+    """Seed of the environments."""
+    json: bool = False
+    """Print the result as one JSON object on the last line of standard output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    workload: Annotated[str, tyro.conf.Positional] = "all"
+    """cartpole, halfcheetah, breakout, breakout-resnet, or all."""
+    seconds: float = 10.0
+    """Length of each of the three measured windows."""
+    json: bool = False
+    """Print the result as one JSON object on the last line of standard output."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    commands = {
+        "train": _train,
+        "resume": _resume,
+        "evaluate": _evaluate,
+        "presets": _presets,
+        "bench": _bench,
+    }
+    try:
+        if not arguments or arguments[0] in ("-h", "--help"):
+            print(USAGE)
+            return 0
+        if arguments[0] == "--version":
+            from vmpo import __version__
+
+            print(f"vmpo {__version__}")
+            return 0
+        if arguments[0] not in commands:
+            raise unknown("command", arguments[0], commands)
+        return commands[arguments[0]](arguments[1:])
+    except UserError as error:
+        print(f"vmpo: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("vmpo: interrupted", file=sys.stderr)
+        return 130
+
+
+def _train(arguments: list[str]) -> int:
+    name = presets.DEFAULT
+    custom = _option(arguments, "--env") is not None
+    if arguments and not arguments[0].startswith("-"):
+        name = arguments.pop(0)
+    preset = presets.get(name)
+    default = TrainOptions(
+        **{f.name: getattr(preset.config, f.name) for f in dataclasses.fields(Config) if f.name != "preset"}
+    )
+    options = parse(TrainOptions, _expand(arguments), f"vmpo train {name}", default)
+    sections = {f.name: getattr(options, f.name) for f in dataclasses.fields(Config) if f.name != "preset"}
+    config = sampled(Config(preset=name, **sections), preset.ranges)
+    label = re.sub(r"[^A-Za-z0-9.-]+", "-", config.env.id) if custom else name
+    directory = options.directory or f"runs/{label}-{datetime.now():%Y%m%d-%H%M%S}"
+
+    from vmpo.train import train
+
+    return _report(train(config, directory, quiet=options.quiet), options.json)
+
+
+def _resume(arguments: list[str]) -> int:
+    options = parse(ResumeOptions, arguments, "vmpo resume")
+    from vmpo.train import resume
+
+    return _report(resume(options.directory, frames=options.frames, quiet=options.quiet), options.json)
+
+
+def _evaluate(arguments: list[str]) -> int:
+    options = parse(EvaluateOptions, arguments, "vmpo evaluate")
+    if options.episodes < 1:
+        raise UserError(f"--episodes {options.episodes} must be at least 1")
+    from vmpo.train import evaluate_run
+
+    result = evaluate_run(options.directory, options.episodes, greedy=not options.sampled, seed=options.seed)
+    _print_evaluation(result.summary(), options.json, "sampled" if options.sampled else "greedy")
+    return 0
+
+
+def _presets(arguments: list[str]) -> int:
+    if arguments and arguments[0] in ("-h", "--help"):
+        print("usage: vmpo presets [NAME]\n\nList the presets, or print one as JSON with its sampled ranges.")
+        return 0
+    if len(arguments) > 1:
+        raise UserError(f"vmpo presets takes one name, not {len(arguments)}")
+    if not arguments:
+        width = max(map(len, presets.PRESETS))
+        for name, preset in presets.PRESETS.items():
+            print(f"{name:{width}}  {preset.summary}")
+        return 0
+    preset = presets.get(arguments[0])
+    print(json.dumps({"config": dataclasses.asdict(preset.config), "ranges": preset.ranges}, indent=2))
+    return 0
+
+
+def _bench(arguments: list[str]) -> int:
+    options = parse(BenchOptions, arguments, "vmpo bench")
+    from vmpo.bench import bench
+
+    results = bench(options.workload, options.seconds)
+    if options.json:
+        print(json.dumps(results[0] if len(results) == 1 else {"workloads": results}))
+    return 0
+
+
+def parse(kind: type[Options], arguments: list[str], program: str, default: Options | None = None) -> Options:
+    """tyro with flags that take a value each, and its error boxes folded into one line."""
+    for argument in arguments:
+        flag = argument.split("=")[0]
+        if flag.startswith("--") and flag != "--help" and flag.replace("_", "-") not in _flags(kind):
+            raise unknown("option", flag, _flags(kind))
+    kwargs: dict[str, Any] = {} if default is None else {"default": default}
+    captured = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(captured):
+            return tyro.cli(kind, args=arguments, prog=program, config=(tyro.conf.FlagConversionOff,), **kwargs)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise UserError(_first_message(captured.getvalue())) from None
+
+
+def _flags(kind: type, prefix: str = "--") -> set[str]:
+    """Every option of a record, nested sections included."""
+    flags: set[str] = set()
+    for f in dataclasses.fields(kind):  # type: ignore[arg-type]
+        section = next((s for s in dataclasses.fields(Config) if s.name == f.name and prefix == "--"), None)
+        if section is not None:
+            flags |= _flags(section.default_factory, f"--{f.name}.")  # type: ignore[arg-type]
+        else:
+            flags.add(f"{prefix}{f.name}".replace("_", "-"))
+    return flags
+
+
+def _first_message(boxes: str) -> str:
+    """The text of tyro's first error box, without its frame and its help."""
+    lines = [line.strip(" │") for line in boxes.splitlines() if not line.startswith(("╭", "╰"))]
+    text = []
+    for line in lines:
+        if line.startswith("──"):
+            break
+        text.append(line)
+    return " ".join(text) or "the options could not be read"
+
+
+def _option(arguments: list[str], flag: str) -> str | None:
+    for index, argument in enumerate(arguments):
+        if argument.startswith(f"{flag}="):
+            return argument.split("=", 1)[1]
+        if argument == flag and index + 1 < len(arguments):
+            return arguments[index + 1]
+    return None
+
+
+def _expand(arguments: list[str]) -> list[str]:
+    """Short forms: --env, --frames and --seed stand for fields of a section."""
+    from vmpo.suites import parse_env
+
+    env = _option(arguments, "--env")
+    expanded: list[str] = []
+    skip = False
+    for argument in arguments:
+        if skip:
+            skip = False
+        elif argument.split("=")[0] == "--env":
+            skip = "=" not in argument
+        else:
+            expanded.append(re.sub(r"^--(frames|seed)(?=$|=)", r"--run.\1", argument))
+    if env is not None:
+        suite, name = parse_env(env)
+        expanded += ["--env.suite", suite, "--env.id", name]
+    return expanded
+
+
+def _report(result: Any, as_json: bool) -> int:
+    state = "finished" if result.finished else "stopped"
+    print(
+        f"{state} at {result.frames:,} frames ({result.agent_steps:,} agent steps, {result.seconds:.1f} s); "
+        f"mean return of the last episodes {result.return_mean:.1f}"
+    )
+    evaluation = None if result.evaluation is None else result.evaluation.summary()
+    if evaluation is not None:
+        _print_evaluation(evaluation, False, "greedy")
+    where = Path(result.directory)
+    print(f"evaluate: vmpo evaluate {where}" if result.finished else f"resume: vmpo resume {where}")
+    if as_json:
+        fields = {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}
+        print(json.dumps({**fields, "directory": str(where), "evaluation": evaluation}))
+    return 0
+
+
+def _print_evaluation(summary: dict[str, Any], as_json: bool, how: str) -> None:
+    if as_json:
+        print(json.dumps(summary))
+        return
+    for task, values in (summary.get("tasks") or {"": summary}).items():
+        label = f" {task}" if task else ""
+        print(
+            f"{how} evaluation{label}: {values['mean_return']:.2f} +- {values['std_return']:.2f} "
+            f"over {values['episodes']} episodes"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,365 @@
+"""The whole configuration of a run: frozen records, every field with its unit and its source in the paper."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from vmpo.errors import UserError, unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvConfig:
+    suite: str = "gymnasium"
+    """Adapter that makes the environments: gymnasium, atari or mujoco."""
+    id: str = "CartPole-v1"
+    """Name within the suite: a Gymnasium id (or ``module:Id-v0``), an Atari game, an EnvPool MuJoCo task."""
+    max_episode_steps: int | None = None
+    """Agent steps after which an episode is truncated; None keeps the environment's own limit."""
+    full_action_set: bool = False
+    """Atari: all 18 actions instead of the game's minimal set (App. F, multi-task)."""
+    life_loss_discount: float = 1.0
+    """Atari: discount on a lost life; 0 in the multi-task setting, 1 in the single-task one (Table 6)."""
+    clip_rewards: bool = False
+    """Atari: clip rewards to [-1, 1] (Table 6, multi-task); scores are counted before clipping."""
+    max_frames: int = 108_000
+    """Atari: frames after which an episode is truncated, 30 minutes of play (Table 6)."""
+    noop_max: int = 30
+    """Atari: at most this many random no-op actions at the start of an episode."""
+    sticky_actions: float = 0.0
+    """Atari: probability of repeating the previous action, per frame; the paper's protocol has none."""
+    frame_stack: int = 4
+    """Atari: frames in one observation (Table 6)."""
+    action_repeat: int = 4
+    """Atari: frames per agent step (Table 6); the other suites have their own fixed repeat."""
+    simulator_threads: int = 0
+    """Threads of the C++ simulators; 0 means one per core."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentConfig:
+    pixels: Literal["nature", "resnet"] = "resnet"
+    """Encoder of images: the 3-section ResNet of the paper or the small Nature CNN."""
+    resnet_channels: tuple[int, ...] = (16, 32, 32)
+    """Channels of the ResNet's sections: 16,32,32 or 64,128,128 (App. F)."""
+    pixel_features: int = 256
+    """Width of the linear layer after the convolutions."""
+    hidden: tuple[int, ...] = (512, 256)
+    """Units of the MLP over vector observations (App. F: 512, 256)."""
+    activation: Literal["relu", "elu", "tanh"] = "relu"
+    """Nonlinearity of the MLP and the heads."""
+    layer_norm: bool = False
+    """LayerNorm and tanh after the MLP's first layer; not in the paper."""
+    normalise_observations: bool = False
+    """Whiten vector observations by running statistics; not in the paper."""
+    text_buckets: int = 1000
+    """Hash buckets of the word embedding (DMLab's instructions)."""
+    text_embedding: int = 20
+    """Width of a word's embedding."""
+    text_units: int = 256
+    """Units of the language LSTM (App. F: 256)."""
+    core: Literal["none", "lstm", "transformer"] = "none"
+    """What carries memory through an episode."""
+    lstm_layers: int = 1
+    """LSTM layers: 1, 2 or 3 in the paper."""
+    lstm_units: int = 256
+    """Units of each LSTM layer."""
+    transformer_layers: int = 8
+    """Transformer-XL layers (Table 6)."""
+    transformer_heads: int = 4
+    """Attention heads (Table 6)."""
+    transformer_key_size: int = 32
+    """Key and value size of a head (Table 6)."""
+    transformer_mlp: int = 512
+    """Hidden units of the transformer's MLP (Table 6)."""
+    transformer_width: int = 256
+    """Width of the residual stream; the paper does not give it."""
+    transformer_memory: int = 64
+    """Past timesteps that each layer attends to; the paper does not give it."""
+    previous_action_and_reward: bool = True
+    """Feed the previous action and reward to the core (Fig. 5b); recurrent cores only."""
+    head_units: int = 256
+    """Units of the hidden layer of the policy and value heads (App. F)."""
+    covariance: Literal["diagonal", "full"] = "diagonal"
+    """Covariance of a Gaussian policy."""
+    initial_std: float = 1.0
+    """Standard deviation of a Gaussian policy at the start; actions are scaled to [-1, 1]."""
+    minimum_std: float = 1e-3
+    """Added to the standard deviation so that it never vanishes."""
+    policy_init_scale: float = 1.0
+    """Factor on the initial weights of the policy's readout; small values start near a uniform or zero-mean policy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossConfig:
+    discount: float = 0.99
+    """Agent discount (Tables 5, 6, 7)."""
+    returns: Literal["n_step", "gae", "vtrace"] = "n_step"
+    """Estimator of returns: the paper's n-step return to the end of the unroll, GAE, or V-trace."""
+    gae_lambda: float = 0.95
+    """Trace decay of GAE and V-trace; n-step ignores it."""
+    epsilon_temperature: float = 0.01
+    """Bound of the E-step KL (eps_eta; Tables 5, 6, 7)."""
+    epsilon_policy: float | None = 0.01
+    """Bound of the M-step KL for discrete actions (eps_alpha). None: sampled once from the preset's range."""
+    epsilon_mean: float | None = 0.01
+    """Bound of the mean part of the M-step KL for Gaussians (eps_alpha_mu). None: sampled once."""
+    epsilon_covariance: float | None = 1e-5
+    """Bound of the covariance part of the M-step KL (eps_alpha_Sigma). None: sampled once."""
+    initial_temperature: float = 1.0
+    """eta at the start (Table 4)."""
+    initial_alpha_policy: float = 5.0
+    """alpha at the start, discrete actions (Table 4)."""
+    initial_alpha_mean: float = 1.0
+    """alpha_mu at the start (Table 4)."""
+    initial_alpha_covariance: float = 1.0
+    """alpha_Sigma at the start (Table 4)."""
+    top_fraction: float = 0.5
+    """Share of the valid samples, by advantage, that the E-step keeps (Sec. 4.2.1)."""
+    top_scope: Literal["replica", "global"] = "replica"
+    """Whether the top half and the softmax are taken per replica (App. F) or over the whole batch."""
+    exact_temperature: bool = False
+    """Solve eta on each batch instead of one gradient step on it; not in the paper."""
+    importance_weights: bool = False
+    """Weight samples by min(1, pi_target / pi_behaviour) (App. E; off in the paper)."""
+    advantage_scale: Literal["sigma", "raw"] = "sigma"
+    """Divide advantages by the task's PopArt scale before the E-step, or leave them raw."""
+    value_cost: float = 1.0
+    """Weight of the value loss (Eq. 1: 1)."""
+    pixel_control_cost: float = 0.0
+    """Weight of the pixel-control loss (Table 5: 2e-3); 0 builds no head."""
+    pixel_control_discount: float = 0.9
+    """Discount of the pixel-control returns (UNREAL)."""
+    popart_rate: float = 1e-4
+    """Step size of the PopArt statistics per learner step (Sec. 4.1)."""
+    popart_minimum: float = 1e-2
+    """Lower bound of the PopArt scale (Sec. 4.1)."""
+    popart_maximum: float = 1e6
+    """Upper bound of the PopArt scale (Sec. 4.1)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerConfig:
+    batch_size: int = 64
+    """Unrolls per learner step."""
+    unroll_length: int = 40
+    """Transitions per unroll (n)."""
+    virtual_replicas: int = 1
+    """Minibatches, each with its own top half, whose gradients are averaged into one step (App. F: 8 or 16)."""
+    target_period: int = 100
+    """Learner steps between two target updates (T_target)."""
+    learning_rate: float = 1e-4
+    """Adam's step size (Sec. 4)."""
+    multiplier_learning_rate: float | None = None
+    """Adam's step size for eta and alpha; None uses learning_rate, as the paper does."""
+    adam_epsilon: float = 1e-8
+    """Adam's epsilon (TensorFlow 1's default)."""
+    recorded_behaviour: bool = True
+    """Use the actors' recorded distributions in place of a forward pass of the target where they are the same."""
+    device: str = "cpu"
+    """Torch device of the learner, such as cpu or cuda:0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorConfig:
+    fleet: Literal["serial", "overlapping"] = "serial"
+    """Act then learn with all cores, or actor threads that feed a bounded queue while the learner works."""
+    num_envs: int = 64
+    """Environments of each actor."""
+    num_actors: int = 1
+    """Actor threads of the overlapping fleet."""
+    queue_size: int = 2
+    """Finished unrolls that may wait for the learner."""
+    device: str = "cpu"
+    """Torch device of the acting network."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    frames: int = 100_000
+    """Simulator frames to train for: agent steps x action repeat."""
+    seed: int = 0
+    """Seed of everything random."""
+    log_seconds: float = 2.0
+    """Seconds between two log lines."""
+    log_steps: int | None = None
+    """Learner steps between two log lines, in place of log_seconds: reproducible."""
+    checkpoint_seconds: float = 300.0
+    """Seconds between two checkpoints."""
+    keep_checkpoints: int = 3
+    """Newest checkpoints kept."""
+    evaluation_episodes: int = 0
+    """Greedy episodes after training; 0 skips the evaluation."""
+    threads: int = 0
+    """Threads of torch's operations; 0 means one per core."""
+    tensorboard: bool = True
+    """Write TensorBoard events beside metrics.jsonl."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    preset: str = "custom"
+    """Name of the preset that this configuration started from."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    agent: AgentConfig = field(default_factory=AgentConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    actors: ActorConfig = field(default_factory=ActorConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+
+    @property
+    def unrolls_per_step(self) -> int:
+        """Actor unrolls that make up one batch."""
+        return self.learner.batch_size // self.actors.num_envs
+
+    @property
+    def agent_steps_per_learner_step(self) -> int:
+        return self.learner.batch_size * self.learner.unroll_length
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """Plain values, ready for JSON."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(values: dict[str, Any]) -> Config:
+    """The inverse of ``to_dict``, strict: an unknown section, field or type is a user's error."""
+    return _record(Config, values, "config")
+
+
+def _record(kind: type, values: Any, where: str) -> Any:
+    if not isinstance(values, dict):
+        raise UserError(f"{where} must be an object, not {values!r}")
+    hints = typing.get_type_hints(kind)
+    names = {f.name for f in dataclasses.fields(kind)}
+    for name in values:
+        if name not in names:
+            raise unknown(f"field in {where}", str(name), names)
+    return kind(**{name: _value(hints[name], value, f"{where}.{name}") for name, value in values.items()})
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return _record(typing.cast(type, hint), value, where)
+    if typing.get_origin(hint) is tuple and isinstance(value, list):
+        value = tuple(value)
+    if not _fits(hint, value):
+        raise UserError(f"{where}={value!r} is not {getattr(hint, '__name__', None) or str(hint).replace('typing.', '')}")
+    return value
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return value in arguments
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(arguments[0], item) for item in value)
+    if arguments:
+        return any(_fits(option, value) for option in arguments)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+Ranges: TypeAlias = dict[str, tuple[float, float]]
+"""Log-uniform ranges of the paper by field of ``LossConfig``, such as ``{"epsilon_policy": (0.005, 0.01)}``."""
+
+
+def sampled(config: Config, ranges: Ranges) -> Config:
+    """Draw each field that is None from its log-uniform range, once per run and from the run's seed."""
+    generator = random.Random(f"ranges-{config.run.seed}")
+    drawn = {}
+    for name, (low, high) in sorted(ranges.items()):
+        value = math.exp(generator.uniform(math.log(low), math.log(high)))
+        if getattr(config.loss, name) is None:
+            drawn[name] = value
+    return dataclasses.replace(config, loss=dataclasses.replace(config.loss, **drawn))
+
+
+def problems(config: Config) -> list[str]:
+    """Everything that is impossible in a configuration, before any work starts."""
+    learner, actors, loss = config.learner, config.actors, config.loss
+    found = [
+        f"{section}.{name}={value} must be at least 1"
+        for section in ("learner", "actors", "run")
+        for name, value in dataclasses.asdict(getattr(config, section)).items()
+        if name in POSITIVE and value is not None and value < 1
+    ]
+    found += [
+        f"loss.{name}=None has no range to sample from; give a value"
+        for name in ("epsilon_policy", "epsilon_mean", "epsilon_covariance")
+        if getattr(loss, name) is None
+    ]
+    found += [
+        f"{where}={value} must be a positive number"
+        for where, value in _positive_numbers(config)
+        if value is not None and not (math.isfinite(value) and value > 0)
+    ]
+    if not 0 < loss.top_fraction <= 1:
+        found.append(f"loss.top_fraction={loss.top_fraction} must be in (0, 1]")
+    if not 0 <= loss.discount <= 1:
+        found.append(f"loss.discount={loss.discount} must be in [0, 1]")
+    if not 0 <= loss.gae_lambda <= 1:
+        found.append(f"loss.gae_lambda={loss.gae_lambda} must be in [0, 1]")
+    if config.agent.initial_std <= config.agent.minimum_std:
+        found.append(
+            f"agent.initial_std={config.agent.initial_std} must exceed agent.minimum_std={config.agent.minimum_std}"
+        )
+    if found:
+        return found
+    if learner.batch_size % learner.virtual_replicas:
+        remainder = learner.batch_size % learner.virtual_replicas
+        found.append(
+            f"learner.batch_size={learner.batch_size} does not divide over {learner.virtual_replicas} replicas; "
+            f"try {learner.batch_size - remainder or learner.virtual_replicas}"
+        )
+    if learner.batch_size % actors.num_envs:
+        multiple = max(actors.num_envs, learner.batch_size - learner.batch_size % actors.num_envs)
+        found.append(
+            f"learner.batch_size={learner.batch_size} is not a multiple of actors.num_envs={actors.num_envs}; "
+            f"try --learner.batch-size {multiple}"
+        )
+    if learner.batch_size // learner.virtual_replicas * learner.unroll_length * loss.top_fraction < 1:
+        found.append("a minibatch of one sample has no top half; raise learner.batch_size or learner.unroll_length")
+    return found
+
+
+POSITIVE = (
+    "batch_size",
+    "unroll_length",
+    "virtual_replicas",
+    "target_period",
+    "num_envs",
+    "num_actors",
+    "queue_size",
+    "frames",
+    "keep_checkpoints",
+    "log_steps",
+)
+
+
+def _positive_numbers(config: Config) -> list[tuple[str, float | None]]:
+    loss = config.loss
+    named: list[tuple[str, float | None]] = [
+        (f"loss.{name}", getattr(loss, name))
+        for name in (
+            "epsilon_temperature",
+            "epsilon_policy",
+            "epsilon_mean",
+            "epsilon_covariance",
+            "initial_temperature",
+            "popart_rate",
+            "popart_minimum",
+        )
+    ]
+    return [
+        *named,
+        ("learner.learning_rate", config.learner.learning_rate),
+        ("learner.multiplier_learning_rate", config.learner.multiplier_learning_rate),
+    ]

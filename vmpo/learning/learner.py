@@ -1,0 +1,348 @@
+"""The learner: one update from a batch of unrolls, the target network, and everything a checkpoint must hold."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+
+from vmpo import popart, values
+from vmpo.config import Config, LossConfig
+from vmpo.distributions import Distribution, PolicyFamily
+from vmpo.losses.pixel_control import pixel_control_loss
+from vmpo.losses.vmpo import EStep, e_step, m_step, select_top, solve_temperature
+from vmpo.networks.agent import Agent, AgentInput, AgentOutput
+from vmpo.popart import PopArtStatistics
+from vmpo.records import EnvSpec, Trajectory, Weights, split, tree_map
+
+MULTIPLIER_FLOOR = 1e-8
+"""eta_min = alpha_min (Sec. 4.2.2)."""
+
+
+class Multipliers(nn.Module):
+    """The Lagrange multipliers eta and alpha: positive parameters that live in the optimiser beside the network."""
+
+    def __init__(self, config: LossConfig, kl_names: Iterable[str]) -> None:
+        super().__init__()
+        initial = {
+            "policy": config.initial_alpha_policy,
+            "mean": config.initial_alpha_mean,
+            "covariance": config.initial_alpha_covariance,
+        }
+        self.temperature = nn.Parameter(torch.tensor(config.initial_temperature))
+        self.alphas = nn.ParameterDict({name: nn.Parameter(torch.tensor(initial[name])) for name in kl_names})
+
+    @torch.no_grad()
+    def project_(self) -> None:
+        """Back to positive values after an update. Inside the loss, a clamp would stop their gradient at the floor."""
+        for parameter in self.parameters():
+            parameter.clamp_(min=MULTIPLIER_FLOOR)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """One minibatch after the forward pass: what the losses need, ``[T, B]``."""
+
+    log_probs: Float[Tensor, "T B"]
+    kl_parts: dict[str, Float[Tensor, "T B"]]
+    normalised_values: Float[Tensor, "T B"]
+    returns: Float[Tensor, "T B"]
+    advantages: Float[Tensor, "T B"]
+    importance_weights: Float[Tensor, "T B"] | None
+    valid: Bool[Tensor, "T B"]
+    tasks: Int64[Tensor, "T B"]
+    pixel_control: Tensor | None
+    metrics: dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """What the E-step needs of all replicas side by side, ``[T, R * B]``."""
+
+    advantages: Float[Tensor, "T RB"]
+    importance_weights: Float[Tensor, "T RB"] | None
+    valid: Bool[Tensor, "T RB"]
+
+
+class Learner:
+    """Holds the online and the target network. ``update`` is one learner step of the paper."""
+
+    def __init__(self, spec: EnvSpec, config: Config) -> None:
+        self.spec, self.config = spec, config
+        self.device = torch.device(config.learner.device)
+        self.family = policy_family(spec, config)
+        self.online = make_agent(spec, config).to(self.device)
+        self.target = copy.deepcopy(self.online).requires_grad_(False)
+        self.multipliers = Multipliers(config.loss, self.family.kl_names).to(self.device)
+        self.statistics = popart.initial_statistics(len(spec.tasks), self.device)
+        self.learner_step = 0
+        self.version = 0
+        """Version of the target's weights, which are the ones that act."""
+        rate = config.learner.learning_rate
+        self.optimiser = torch.optim.Adam(
+            [
+                {"params": list(self.online.parameters()), "lr": rate},
+                {"params": list(self.multipliers.parameters()), "lr": config.learner.multiplier_learning_rate or rate},
+            ],
+            eps=config.learner.adam_epsilon,
+            fused=True,
+        )
+        bounds = {
+            "policy": config.loss.epsilon_policy,
+            "mean": config.loss.epsilon_mean,
+            "covariance": config.loss.epsilon_covariance,
+        }
+        self._epsilons = {name: float(bounds[name] or 0.0) for name in self.family.kl_names}
+
+    def update(self, batch: Trajectory) -> dict[str, Tensor]:
+        """One step on the total loss (Eq. 1), averaged over the virtual replicas. Metrics stay on the device."""
+        metrics = {"policy_lag": self.version - batch.versions.double().mean()}
+        # Where the acting weights were the target's, the recorded distributions are the target's outputs.
+        recorded = self.config.learner.recorded_behaviour and bool((batch.versions == self.version).all())
+        replicas = split(self._to_device(batch), self.config.learner.virtual_replicas)
+        gathered = self._gather(replicas, recorded)
+
+        self.optimiser.zero_grad(set_to_none=True)
+        evaluations = []
+        for index, replica in enumerate(replicas):
+            evaluation = self._evaluate(replica, recorded)
+            improvement = self._e_step(evaluation if gathered is None else gathered)
+            if gathered is not None:
+                # The average over replicas of R psi log pi is then the sum over the whole batch of Eq. 3.
+                share = improvement.weights.chunk(len(replicas), dim=1)[index]
+                improvement = replace(improvement, weights=len(replicas) * share)
+            loss, replica_metrics = self._loss(evaluation, improvement)
+            (loss / len(replicas)).backward()
+            for name, value in replica_metrics.items():
+                metrics[name] = metrics.get(name, 0.0) + value / len(replicas)
+            evaluations.append((evaluation.returns, evaluation.tasks, evaluation.valid))
+            del evaluation, loss
+        metrics["gradient_norm"] = nn.utils.get_total_norm(
+            [p.grad for p in self.online.parameters() if p.grad is not None]
+        )
+
+        self.optimiser.step()
+        self.multipliers.project_()
+        self._move_statistics(*(torch.cat(parts, dim=1) for parts in zip(*evaluations, strict=True)))
+        self._accumulate_observations(batch)
+        self.learner_step += 1
+        metrics["target_age"] = torch.tensor(float(self.learner_step % self.config.learner.target_period))
+        if self.learner_step % self.config.learner.target_period == 0:
+            self._replace_target()
+        return metrics | self._statistics_metrics()
+
+    def weights(self) -> Weights:
+        """A copy of the acting (target) network's tensors."""
+        return Weights(version=self.version, tensors={k: v.clone() for k, v in self.target.state_dict().items()})
+
+    def _to_device(self, batch: Trajectory) -> Trajectory:
+        if self.device.type == "cpu":
+            return batch
+        moved = tree_map(lambda x: x.to(self.device, non_blocking=True), replace(batch, versions=torch.empty(0)))
+        # The actors refill this pinned memory as soon as we return.
+        torch.cuda.current_stream(self.device).synchronize()
+        return replace(moved, versions=batch.versions)
+
+    def _evaluate(self, batch: Trajectory, recorded: bool) -> Evaluation:
+        """Forward pass of the online network, the target's distributions, returns and advantages (Sec. 4.1)."""
+        loss = self.config.loss
+        valid, tasks, actions = batch.valids[1:], batch.tasks[:-1], batch.actions[1:]
+        inputs = agent_inputs(batch)
+        output, _ = self.online.unroll(inputs, batch.state)
+        policy = self.family.distribution(output.policy[:-1])
+        behaviour = self.family.distribution(batch.behaviour)
+        target = behaviour if recorded else self._target_policy(inputs, batch)
+
+        log_ratios = None
+        if not recorded and (loss.importance_weights or loss.returns == "vtrace"):
+            log_ratios = target.log_prob(actions) - behaviour.log_prob(actions)
+        normalised = output.values.gather(-1, batch.tasks[..., None])[..., 0]
+        returns, advantages, state_values = self._returns(batch, normalised, log_ratios)
+        sigma = self._scale()[tasks].float() if loss.advantage_scale == "sigma" else 1.0
+        return Evaluation(
+            log_probs=policy.log_prob(actions),
+            kl_parts=target.kl_parts(policy),
+            normalised_values=normalised[:-1],
+            returns=returns,
+            advantages=advantages / sigma,
+            importance_weights=log_ratios.exp().clamp(max=1.0)
+            if loss.importance_weights and log_ratios is not None
+            else None,
+            valid=valid,
+            tasks=tasks,
+            pixel_control=self._pixel_control(batch, output),
+            metrics={
+                "value_explained_variance": explained_variance(returns, state_values, valid),
+                "entropy": masked_mean(policy.entropy().detach(), valid),
+            },
+        )
+
+    @torch.no_grad()
+    def _target_policy(self, inputs: AgentInput, batch: Trajectory) -> Distribution:
+        output, _ = self.target.unroll(inputs, batch.state)
+        return self.family.distribution(output.policy[:-1])
+
+    @torch.no_grad()
+    def _returns(
+        self, batch: Trajectory, normalised: Float[Tensor, "T+1 B"], log_ratios: Float[Tensor, "T B"] | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return targets, advantages and state values in the units of the rewards."""
+        loss = self.config.loss
+        state_values = popart.denormalise(
+            normalised, batch.tasks, self.statistics, loss.popart_minimum, loss.popart_maximum
+        )
+        rewards, discounts, valid = batch.rewards[1:], loss.discount * batch.discounts[1:], batch.valids[1:]
+        arguments = (rewards, discounts, state_values[:-1], state_values[-1])
+        if loss.returns == "vtrace":
+            ratios = torch.zeros_like(rewards) if log_ratios is None else log_ratios
+            trace = values.vtrace(*arguments, ratios, valid, trace_decay=loss.gae_lambda)
+            return trace.returns, trace.advantages, state_values[:-1]
+        if loss.returns == "gae":
+            returns = values.gae_returns(*arguments, valid, trace_decay=loss.gae_lambda)
+        else:
+            returns = values.n_step_returns(*arguments, valid)
+        return returns, returns - state_values[:-1], state_values[:-1]
+
+    def _loss(self, evaluation: Evaluation, improvement: EStep) -> tuple[Tensor, dict[str, Tensor]]:
+        """L_V + L_V-MPO (Eq. 1), plus pixel control where asked for."""
+        fit = m_step(
+            log_probs=evaluation.log_probs,
+            weights=improvement.weights,
+            kl_parts=evaluation.kl_parts,
+            alphas=dict(self.multipliers.alphas.items()),
+            epsilons=self._epsilons,
+            valid=evaluation.valid,
+        )
+        loss = self.config.loss
+        targets = popart.normalise(
+            evaluation.returns, evaluation.tasks, self.statistics, loss.popart_minimum, loss.popart_maximum
+        )
+        # Eq. 6, in PopArt's space.
+        value_loss = 0.5 * masked_mean((evaluation.normalised_values - targets).square(), evaluation.valid)
+        total = loss.value_cost * value_loss + fit.policy_loss + improvement.temperature_loss + fit.alpha_loss
+        metrics = {**improvement.metrics, **fit.metrics, **evaluation.metrics, "loss_value": value_loss.detach()}
+        if evaluation.pixel_control is not None:
+            total = total + loss.pixel_control_cost * evaluation.pixel_control
+            metrics["loss_pixel_control"] = evaluation.pixel_control.detach()
+        return total, metrics
+
+    def _e_step(self, samples: Evaluation | Gathered) -> EStep:
+        loss = self.config.loss
+        selected = select_top(samples.advantages, samples.valid, loss.top_fraction)
+        temperature: Tensor = self.multipliers.temperature
+        if loss.exact_temperature:
+            temperature = solve_temperature(
+                samples.advantages, selected, loss.epsilon_temperature, samples.importance_weights
+            )
+            with torch.no_grad():
+                self.multipliers.temperature.copy_(temperature)
+        return e_step(
+            advantages=samples.advantages,
+            temperature=temperature,
+            epsilon=loss.epsilon_temperature,
+            selected=selected,
+            importance_weights=samples.importance_weights,
+        )
+
+    def _gather(self, replicas: list[Trajectory], recorded: bool) -> Gathered | None:
+        """The advantages of all replicas, for an E-step over the whole batch; they cost a forward pass of their own."""
+        if self.config.loss.top_scope == "replica" or len(replicas) == 1:
+            return None
+        with torch.no_grad():
+            evaluations = [self._evaluate(replica, recorded) for replica in replicas]
+        rho = [e.importance_weights for e in evaluations if e.importance_weights is not None]
+        return Gathered(
+            advantages=torch.cat([e.advantages for e in evaluations], dim=1),
+            valid=torch.cat([e.valid for e in evaluations], dim=1),
+            importance_weights=torch.cat(rho, dim=1) if rho else None,
+        )
+
+    def _pixel_control(self, batch: Trajectory, output: AgentOutput) -> Tensor | None:
+        if self.online.pixel_control_head is None:
+            return None
+        name = next(key for key, array in self.spec.observation.items() if array.kind == "pixels")
+        frames = batch.observations[name]
+        if self.spec.observation[name].layout == "HWC":
+            frames = frames.movedim(-1, -3)
+        return pixel_control_loss(
+            q_values=self.online.pixel_control_head(output.features),
+            frames=frames,
+            actions=batch.actions[1:, :, 0],
+            discounts=self.config.loss.pixel_control_discount * batch.discounts[1:],
+            valid=batch.valids[1:],
+        )
+
+    def _scale(self) -> Tensor:
+        return popart.scale(self.statistics, self.config.loss.popart_minimum, self.config.loss.popart_maximum)
+
+    def _move_statistics(self, returns: Tensor, tasks: Tensor, valid: Tensor) -> None:
+        """One PopArt step on the whole batch, after the optimiser's, preserving the value head's outputs."""
+        loss = self.config.loss
+        new = popart.updated(self.statistics, returns, tasks, valid, loss.popart_rate)
+        readout = self.online.value_readout
+        popart.rescale_(readout, self.statistics, new, loss.popart_minimum, loss.popart_maximum)
+        self.statistics = new
+
+    def _accumulate_observations(self, batch: Trajectory) -> None:
+        if self.online.normaliser is not None:
+            self.online.accumulate_observations(tree_map(lambda x: x[:-1], batch.observations), batch.valids[1:])
+
+    def _replace_target(self) -> None:
+        """theta_target <- theta. Observation statistics move here too: within a period both networks share them."""
+        if self.online.normaliser is not None:
+            self.online.normaliser.commit()
+        self.target.load_state_dict(self.online.state_dict())
+        self.version += 1
+
+    def _statistics_metrics(self) -> dict[str, Tensor]:
+        sigma = self._scale()
+        metrics = {}
+        for index, task in enumerate(self.spec.tasks):
+            metrics[f"popart/mean/{task}"] = self.statistics.mean[index]
+            metrics[f"popart/scale/{task}"] = sigma[index]
+        return metrics
+
+
+def policy_family(spec: EnvSpec, config: Config) -> PolicyFamily:
+    agent = config.agent
+    return PolicyFamily(
+        actions=spec.action,
+        covariance=agent.covariance,
+        initial_std=agent.initial_std,
+        minimum_std=agent.minimum_std,
+    )
+
+
+def make_agent(spec: EnvSpec, config: Config) -> Agent:
+    return Agent(
+        spec,
+        config.agent,
+        num_parameters=policy_family(spec, config).num_parameters,
+        pixel_control=config.loss.pixel_control_cost > 0,
+    )
+
+
+def agent_inputs(batch: Trajectory) -> AgentInput:
+    return AgentInput(
+        observation=batch.observations,
+        previous_action=batch.actions,
+        previous_reward=batch.rewards,
+        first=batch.firsts,
+    )
+
+
+def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
+    return torch.where(valid, x, 0.0).sum() / valid.sum().clamp(min=1)
+
+
+def explained_variance(returns: Tensor, predictions: Tensor, valid: Tensor) -> Tensor:
+    """1 - Var(G - V) / Var(G) over the valid samples: 1 is perfect, 0 no better than a constant."""
+
+    def variance(x: Tensor) -> Tensor:
+        return masked_mean((x - masked_mean(x, valid)).square(), valid)
+
+    return 1.0 - variance(returns - predictions) / variance(returns).clamp(min=1e-12)

@@ -1,0 +1,179 @@
+"""The V-MPO loss (Song et al. 2019, Eqs. 2 to 5), pure and line by line.
+
+``vmpo_loss`` is the whole of it for one minibatch. It is the E-step, which weighs samples, followed by the M-step, which
+fits the policy to the weights under KL constraints. They are apart so that the E-step may be taken over the gathered
+advantages of all replicas (``top_scope="global"``) while each replica fits its own samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+Scalar = Float[Tensor, ""]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EStep:
+    weights: Float[Tensor, "T B"]
+    """psi: sums to one over the selected samples, zero elsewhere; carries no gradient."""
+    temperature_loss: Scalar
+    metrics: dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MStep:
+    policy_loss: Scalar
+    alpha_loss: Scalar
+    metrics: dict[str, Tensor]
+
+
+def vmpo_loss(
+    *,
+    log_probs: Float[Tensor, "T B"],
+    advantages: Float[Tensor, "T B"],
+    kl_parts: dict[str, Float[Tensor, "T B"]],
+    temperature: Scalar,
+    alphas: dict[str, Scalar],
+    epsilon_temperature: float,
+    epsilon_alphas: dict[str, float],
+    valid: Bool[Tensor, "T B"] | None = None,
+    importance_weights: Float[Tensor, "T B"] | None = None,
+    top_fraction: float = 0.5,
+) -> tuple[Scalar, dict[str, Tensor]]:
+    """L_pi + L_eta + sum of L_alpha (Eq. 2). The policy learns from L_pi and L_alpha, eta and alpha each from its own."""
+    valid = torch.ones_like(advantages, dtype=torch.bool) if valid is None else valid
+    improvement = e_step(
+        advantages=advantages,
+        temperature=temperature,
+        epsilon=epsilon_temperature,
+        selected=select_top(advantages, valid, top_fraction),
+        importance_weights=importance_weights,
+    )
+    fit = m_step(
+        log_probs=log_probs,
+        weights=improvement.weights,
+        kl_parts=kl_parts,
+        alphas=alphas,
+        epsilons=epsilon_alphas,
+        valid=valid,
+    )
+    total = fit.policy_loss + improvement.temperature_loss + fit.alpha_loss
+    return total, {**improvement.metrics, **fit.metrics}
+
+
+def select_top(
+    advantages: Float[Tensor, "T B"], valid: Bool[Tensor, "T B"], fraction: float = 0.5
+) -> Bool[Tensor, "T B"]:
+    """D~: exactly floor(fraction n) of the n valid samples, those of the highest advantage (Sec. 4.2.1).
+
+    A stable sort breaks ties by position, so equal advantages never select everything or nothing.
+    """
+    # Mask before sorting: reset steps would otherwise take up places.
+    masked = advantages.detach().masked_fill(~valid, -torch.inf).flatten()
+    order = masked.sort(descending=True, stable=True).indices
+    count = (fraction * valid.sum()).floor().long()
+    ranks = torch.empty_like(order)
+    ranks[order] = torch.arange(len(order), device=order.device)
+    return (ranks < count).view_as(valid) & valid
+
+
+def e_step(
+    *,
+    advantages: Float[Tensor, "T B"],
+    temperature: Scalar,
+    epsilon: float,
+    selected: Bool[Tensor, "T B"],
+    importance_weights: Float[Tensor, "T B"] | None = None,
+) -> EStep:
+    """Weights psi = softmax of A / eta over D~ (Eq. 3), and L_eta = eta eps + eta log mean exp(A / eta) (Eq. 4).
+
+    Importance weights rho multiply exp(A / eta) in both (App. E). Only the temperature receives gradient, from L_eta.
+    """
+    log_rho = torch.zeros_like(advantages) if importance_weights is None else importance_weights.detach().log()
+    count = selected.sum().clamp(min=1)
+    any_selected = selected.any()
+
+    def log_sum_exp(logits: Tensor) -> Scalar:
+        # An empty selection has no maximum; its loss is zero and so is its gradient.
+        return torch.where(selected | ~any_selected, logits, -torch.inf).flatten().logsumexp(dim=0)
+
+    logits = advantages.detach() / temperature + log_rho
+    log_normaliser = log_sum_exp(logits)
+    loss = temperature * (epsilon + log_normaliser - count.log())
+    weights = torch.where(selected, (logits - log_normaliser).exp(), 0.0).detach()
+
+    # KL of psi against the samples' own distribution, which the temperature is to hold at epsilon.
+    log_weight_ratio = (logits - log_rho - log_normaliser + count.log()).detach()
+    kl = torch.where(selected, weights * log_weight_ratio, 0.0).sum()
+    metrics = {
+        "loss_temperature": loss.detach() * any_selected,
+        "e_step_kl": kl,
+        "e_step_kl_over_bound": kl / epsilon,
+        "effective_sample_size": 1.0 / (weights.square().sum().clamp(min=1e-12) * count),
+        "temperature": temperature.detach(),
+    }
+    return EStep(weights=weights, temperature_loss=loss * any_selected, metrics=metrics)
+
+
+def solve_temperature(
+    advantages: Float[Tensor, "T B"],
+    selected: Bool[Tensor, "T B"],
+    epsilon: float,
+    importance_weights: Float[Tensor, "T B"] | None = None,
+    iterations: int = 60,
+) -> Scalar:
+    """The eta that minimises L_eta (Eq. 4) on this batch; not in the paper, which takes one gradient step.
+
+    L_eta is convex and its slope, eps - KL(psi_eta), grows with eta: bisect log eta, relative to the spread of the
+    advantages. Where no eta reaches the bound (all advantages equal) the smallest is returned, and psi is uniform.
+    """
+    chosen = advantages.detach().double()
+    log_rho = torch.zeros_like(chosen) if importance_weights is None else importance_weights.detach().double().log()
+    highest = torch.where(selected, chosen, -torch.inf).amax().nan_to_num(neginf=0.0)
+    centred = torch.where(selected, chosen - highest, 0.0)
+    log_rho = torch.where(selected | ~selected.any(), log_rho, -torch.inf)
+    spread = (-centred).amax().clamp(min=1e-6)
+    log_count = selected.sum().clamp(min=1).log()
+
+    low, high = spread.log() - 20.0, spread.log() + 20.0
+    for _ in range(iterations):
+        middle = 0.5 * (low + high)
+        scaled = centred / middle.exp()
+        log_normaliser = (scaled + log_rho).flatten().logsumexp(dim=0)
+        weights = (scaled + log_rho - log_normaliser).exp()
+        slope = epsilon + log_normaliser - log_count - (weights * scaled).sum()
+        low, high = torch.where(slope < 0, middle, low), torch.where(slope < 0, high, middle)
+    return (0.5 * (low + high)).exp().to(advantages.dtype)
+
+
+def m_step(
+    *,
+    log_probs: Float[Tensor, "T B"],
+    weights: Float[Tensor, "T B"],
+    kl_parts: dict[str, Float[Tensor, "T B"]],
+    alphas: dict[str, Scalar],
+    epsilons: dict[str, float],
+    valid: Bool[Tensor, "T B"],
+) -> MStep:
+    """L_pi = -sum psi log pi (Eq. 3, a sum), and for each KL part
+    L_alpha = alpha (eps - sg[KL]) + sg[alpha] KL, KL being the mean over all valid samples, not over D~ (Eq. 5, App. C).
+    """
+    # Where the weight is zero the sample is not in D~; its log-probability may be anything.
+    policy_loss = -(weights * torch.where(weights > 0, log_probs, 0.0)).sum()
+    count = valid.sum().clamp(min=1)
+    alpha_loss = torch.zeros_like(policy_loss)
+    metrics: dict[str, Tensor] = {}
+    for name, kl in kl_parts.items():
+        alpha, epsilon = alphas[name], epsilons[name]
+        mean_kl = torch.where(valid, kl, 0.0).sum() / count
+        alpha_loss = alpha_loss + alpha * (epsilon - mean_kl.detach()) + alpha.detach() * mean_kl
+        metrics[f"kl/{name}"] = mean_kl.detach()
+        metrics[f"kl_over_bound/{name}"] = mean_kl.detach() / epsilon
+        metrics[f"alpha/{name}"] = alpha.detach()
+    metrics["loss_policy"] = policy_loss.detach()
+    metrics["loss_alpha"] = alpha_loss.detach()
+    return MStep(policy_loss=policy_loss, alpha_loss=alpha_loss, metrics=metrics)

@@ -1,0 +1,255 @@
+"""From a dict of observations to one feature vector: images, vectors and words, each through its own network.
+
+Weights start orthogonal (gain sqrt 2 before a ReLU) with zero biases; embeddings and LSTMs keep PyTorch's defaults.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from typing import Literal, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int64, Shaped
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vmpo.config import AgentConfig
+from vmpo.errors import UserError
+from vmpo.records import ArraySpec, Observation
+
+Layer = TypeVar("Layer", nn.Linear, nn.Conv2d, nn.ConvTranspose2d)
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "elu": nn.ELU, "tanh": nn.Tanh}
+
+
+def orthogonal(layer: Layer, gain: float = math.sqrt(2.0)) -> Layer:
+    """Initialise a layer in place: orthogonal weights of the given gain, zero biases."""
+    nn.init.orthogonal_(layer.weight, gain)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+class MLP(nn.Module):
+    """Linear layers, each followed by the activation; without layers it is the identity.
+
+    With ``layer_norm`` the first activation is LayerNorm and tanh, which bounds whatever the observations are.
+    """
+
+    def __init__(
+        self,
+        width_in: int,
+        hidden: Sequence[int],
+        activation: Literal["relu", "elu", "tanh"] = "relu",
+        layer_norm: bool = False,
+    ):
+        super().__init__()
+        widths = (width_in, *hidden)
+        layers: list[nn.Module] = []
+        for index, (inputs, outputs) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+            layers.append(orthogonal(nn.Linear(inputs, outputs)))
+            bounded = layer_norm and index == 0
+            layers.extend([nn.LayerNorm(outputs), nn.Tanh()] if bounded else [ACTIVATIONS[activation]()])
+        self.layers = nn.Sequential(*layers)
+        self.width = widths[-1]
+
+    def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch width"]:
+        return self.layers(x)
+
+
+class ResidualBlock(nn.Module):
+    """x + conv(relu(conv(relu(x)))), both 3x3.
+
+    Gain 1 here and in the sections keeps the activations of the whole ResNet near 1 at the start; gain sqrt 2
+    would double the variance in every block and make the first policy almost deterministic.
+    """
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.first = orthogonal(nn.Conv2d(channels, channels, 3, padding=1), gain=1.0)
+        self.second = orthogonal(nn.Conv2d(channels, channels, 3, padding=1), gain=1.0)
+
+    def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C H W"]:
+        return x + self.second(F.relu(self.first(F.relu(x)), inplace=True))
+
+
+def resnet(channels_in: int, channels: Sequence[int]) -> nn.Sequential:
+    """The ResNet of App. F (Hessel et al. 2018; Espeholt et al. 2018) up to and with its final ReLU.
+
+    Per section: conv 3x3, max-pool 3x3 of stride 2, two residual blocks. The order within a block is IMPALA's.
+    """
+    layers: list[nn.Module] = []
+    for inputs, outputs in zip((channels_in, *channels[:-1]), channels, strict=True):
+        layers.append(orthogonal(nn.Conv2d(inputs, outputs, 3, padding=1), gain=1.0))
+        layers.append(nn.MaxPool2d(3, stride=2, padding=1))
+        layers.extend([ResidualBlock(outputs), ResidualBlock(outputs)])
+    return nn.Sequential(*layers, nn.ReLU())
+
+
+def nature_cnn(channels_in: int) -> nn.Sequential:
+    """The three convolutions of Mnih et al. (2015)."""
+    return nn.Sequential(
+        orthogonal(nn.Conv2d(channels_in, 32, 8, stride=4)),
+        nn.ReLU(),
+        orthogonal(nn.Conv2d(32, 64, 4, stride=2)),
+        nn.ReLU(),
+        orthogonal(nn.Conv2d(64, 64, 3)),
+        nn.ReLU(),
+    )
+
+
+def pixels_as_channels_first(pixels: Shaped[Tensor, "*batch a b c"], spec: ArraySpec) -> Shaped[Tensor, "*batch C H W"]:
+    """A view of images with the channels before height and width, whatever the simulator's layout."""
+    return pixels.movedim(-1, -3) if spec.layout == "HWC" else pixels
+
+
+def channels_first_shape(spec: ArraySpec) -> tuple[int, int, int]:
+    """Channels, height and width of an image observation."""
+    if len(spec.shape) != 3:
+        raise UserError(f"pixels have channels, height and width, not the shape {spec.shape}; add the missing axis")
+    first, second, third = spec.shape
+    return (third, first, second) if spec.layout == "HWC" else (first, second, third)
+
+
+class PixelEncoder(nn.Module):
+    """Convolutions, then a linear layer and a ReLU. Images stay uint8 until here."""
+
+    def __init__(self, spec: ArraySpec, config: AgentConfig):
+        super().__init__()
+        self.spec = spec
+        channels, height, width = channels_first_shape(spec)
+        convolutions = resnet(channels, config.resnet_channels) if config.pixels == "resnet" else nature_cnn(channels)
+        try:
+            with torch.no_grad():
+                flat = convolutions(torch.zeros(1, channels, height, width)).numel()
+        except RuntimeError as error:
+            raise UserError(
+                f"pixels of {height}x{width} are too small for agent.pixels={config.pixels!r}; "
+                "use agent.pixels='resnet' or larger images"
+            ) from error
+        self.convolutions = convolutions.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.readout = orthogonal(nn.Linear(flat, config.pixel_features))
+        self.width = config.pixel_features
+
+    def forward(self, pixels: Shaped[Tensor, "N a b c"]) -> Float[Tensor, "N width"]:
+        images = pixels_as_channels_first(pixels, self.spec).contiguous(memory_format=torch.channels_last)
+        maps = self.convolutions(images / 255.0)
+        # Flattened in the order in which channels_last stores them, which is a view.
+        return F.relu(self.readout(maps.permute(0, 2, 3, 1).flatten(1)))
+
+
+class ObservationNormaliser(nn.Module):
+    """Whitens vectors by statistics that change only on ``commit``.
+
+    Not in the paper. The online and the target network must see the same inputs within a target period, or the KL
+    between them would measure the statistics: the learner accumulates every batch and commits with the target update.
+    """
+
+    mean: Tensor
+    var: Tensor
+    count: Tensor
+    pending_mean: Tensor
+    pending_squares: Tensor
+    pending_count: Tensor
+
+    def __init__(self, width: int):
+        super().__init__()
+        for name, initial in (("mean", 0.0), ("var", 1.0), ("pending_mean", 0.0), ("pending_squares", 0.0)):
+            self.register_buffer(name, torch.full((width,), initial, dtype=torch.float64))
+        for name in ("count", "pending_count"):
+            self.register_buffer(name, torch.zeros((), dtype=torch.float64))
+
+    @torch.no_grad()
+    def accumulate(self, x: Float[Tensor, "N D"], valid: Bool[Tensor, " N"]) -> None:
+        """Merge the valid rows into the pending statistics (Chan et al. 1983); ``forward`` does not change."""
+        x = torch.where(valid[:, None], x.double(), 0.0)
+        count = valid.sum().double()
+        mean = x.sum(0) / count.clamp(min=1.0)
+        squares = torch.where(valid[:, None], x - mean, 0.0).square().sum(0)
+        total = self.pending_count + count
+        delta = mean - self.pending_mean
+        share = count / total.clamp(min=1.0)
+        self.pending_mean.add_(delta * share)
+        self.pending_squares.add_(squares + delta.square() * self.pending_count * share)
+        self.pending_count.copy_(total)
+
+    @torch.no_grad()
+    def commit(self) -> None:
+        """Make the pending statistics the effective ones."""
+        variance = self.pending_squares / self.pending_count.clamp(min=1.0)
+        self.mean.copy_(self.pending_mean)
+        self.var.copy_(torch.where(self.pending_count > 0, variance, 1.0))
+        self.count.copy_(self.pending_count)
+
+    def forward(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
+        scale = torch.rsqrt(self.var + 1e-8)
+        return ((x - self.mean.to(x.dtype)) * scale.to(x.dtype)).clamp(-10.0, 10.0)
+
+
+def hash_words(text: str, buckets: int, length: int) -> np.ndarray:
+    """Codes 1 to ``buckets`` of the first ``length`` words, padded by 0: int64 ``[length]``.
+
+    CRC-32 of the lower-cased word: the same in every process and on every machine, unlike Python's salted hash.
+    """
+    codes = np.zeros(length, np.int64)
+    words = text.lower().split()[:length]
+    codes[: len(words)] = [zlib.crc32(word.encode()) % buckets + 1 for word in words]
+    return codes
+
+
+class TextEncoder(nn.Module):
+    """An LSTM over embedded words, read at the last word; an empty text is all zeros (App. F, DMLab)."""
+
+    def __init__(self, config: AgentConfig):
+        super().__init__()
+        self.embedding = nn.Embedding(config.text_buckets + 1, config.text_embedding, padding_idx=0)
+        self.lstm = nn.LSTM(config.text_embedding, config.text_units, batch_first=True)
+        self.width = config.text_units
+
+    def forward(self, codes: Int64[Tensor, "N L"]) -> Float[Tensor, "N width"]:
+        # An episode repeats its instruction at every step: encode each one once, and let indexing sum its gradients.
+        texts, which = torch.unique(codes, dim=0, return_inverse=True)
+        positions = torch.arange(1, codes.shape[1] + 1, device=codes.device)
+        lengths = (positions * (texts != 0)).amax(dim=1)
+        outputs, _ = self.lstm(self.embedding(texts))
+        last = outputs.gather(1, (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, self.width)).squeeze(1)
+        return (last * (lengths > 0)[:, None])[which]
+
+
+class Encoder(nn.Module):
+    """Encodes every named observation and concatenates: each image by itself, all vectors together, each text.
+
+    Humanoid's pixels and proprioception, or DMLab's pixels and instructions, are dicts like any other.
+    """
+
+    def __init__(self, observation: dict[str, ArraySpec], config: AgentConfig):
+        super().__init__()
+        names = {kind: [n for n, s in observation.items() if s.kind == kind] for kind in ("pixels", "vector", "text")}
+        if not any(names.values()):
+            raise UserError("the environment has no observations; it must give at least one of pixels, vector or text")
+        self.pixel_names, self.vector_names, self.text_names = names["pixels"], names["vector"], names["text"]
+        self.pixels = nn.ModuleList([PixelEncoder(observation[name], config) for name in self.pixel_names])
+        self.texts = nn.ModuleList([TextEncoder(config) for _ in self.text_names])
+        self.normaliser: ObservationNormaliser | None = None
+        self.mlp: MLP | None = None
+        if self.vector_names:
+            width = sum(observation[name].shape[0] for name in self.vector_names)
+            self.normaliser = ObservationNormaliser(width) if config.normalise_observations else None
+            self.mlp = MLP(width, config.hidden, config.activation, config.layer_norm)
+        self.width = config.pixel_features * len(self.pixels) + config.text_units * len(self.texts)
+        self.width += self.mlp.width if self.mlp is not None else 0
+
+    def vector(self, observation: Observation) -> Float[Tensor, "*batch D"]:
+        """All vector observations side by side, as the normaliser counts them."""
+        return torch.cat([observation[name].float() for name in self.vector_names], dim=-1)
+
+    def forward(self, observation: Observation) -> Float[Tensor, "N width"]:
+        parts = [encode(observation[name]) for name, encode in zip(self.pixel_names, self.pixels, strict=True)]
+        if self.mlp is not None:
+            vector = self.vector(observation)
+            parts.append(self.mlp(vector if self.normaliser is None else self.normaliser(vector)))
+        parts += [encode(observation[name]) for name, encode in zip(self.text_names, self.texts, strict=True)]
+        return torch.cat(parts, dim=-1)

@@ -1,0 +1,94 @@
+"""PopArt: the value head works in a space normalised per task, and the outputs survive every change of that space.
+
+van Hasselt et al. 2016, Hessel et al. 2018; V-MPO Sec. 4.1. Statistics are float64: a second moment of 1e12 leaves
+float32 no digits for the variance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PopArtStatistics:
+    """First and second moment of the value targets, per task."""
+
+    mean: Float64[Tensor, " N"]
+    second_moment: Float64[Tensor, " N"]
+
+
+def initial_statistics(num_tasks: int, device: torch.device | str = "cpu") -> PopArtStatistics:
+    zeros = torch.zeros(num_tasks, dtype=torch.float64, device=device)
+    return PopArtStatistics(mean=zeros, second_moment=zeros + 1.0)
+
+
+def scale(statistics: PopArtStatistics, minimum: float = 1e-2, maximum: float = 1e6) -> Float64[Tensor, " N"]:
+    """Standard deviation of the targets, kept within bounds against sparse and exploding rewards."""
+    variance = statistics.second_moment - statistics.mean.square()
+    return variance.clamp(min=0.0).sqrt().clamp(minimum, maximum)
+
+
+def updated(
+    statistics: PopArtStatistics,
+    targets: Float[Tensor, "T B"],
+    tasks: Int64[Tensor, "T B"],
+    valid: Bool[Tensor, "T B"],
+    rate: float,
+) -> PopArtStatistics:
+    """One statistics step.
+
+    Each task that the batch holds moves by ``rate`` from its old moments towards the moments of its own valid targets.
+    How many samples it has does not change the size of the step, and a task that is absent stays where it is.
+    """
+    num_tasks = len(statistics.mean)
+    flat_tasks = tasks.reshape(-1)
+    weights = valid.reshape(-1).double()
+    flat_targets = targets.detach().reshape(-1).double()
+
+    def per_task(samples: Tensor) -> Tensor:
+        return torch.zeros(num_tasks, dtype=torch.float64, device=samples.device).scatter_add_(0, flat_tasks, samples)
+
+    counts = per_task(weights)
+    step = rate * (counts > 0)
+    mean = per_task(weights * flat_targets) / counts.clamp(min=1.0)
+    second_moment = per_task(weights * flat_targets.square()) / counts.clamp(min=1.0)
+    return PopArtStatistics(
+        mean=torch.lerp(statistics.mean, mean, step),
+        second_moment=torch.lerp(statistics.second_moment, second_moment, step),
+    )
+
+
+@torch.no_grad()
+def rescale_(
+    readout: nn.Linear, old: PopArtStatistics, new: PopArtStatistics, minimum: float = 1e-2, maximum: float = 1e6
+) -> None:
+    """Change the last layer in place so that ``scale * readout(x) + mean`` is what it was before the statistics moved."""
+    old_scale, new_scale = scale(old, minimum, maximum), scale(new, minimum, maximum)
+    readout.weight.copy_(readout.weight.double() * (old_scale / new_scale)[:, None])
+    readout.bias.copy_((old_scale * readout.bias.double() + old.mean - new.mean) / new_scale)
+
+
+def normalise(
+    x: Float[Tensor, "*batch"],
+    tasks: Int64[Tensor, "*batch"],
+    statistics: PopArtStatistics,
+    minimum: float = 1e-2,
+    maximum: float = 1e6,
+) -> Float[Tensor, "*batch"]:
+    """From rewards' units to the space of the value head."""
+    return ((x.double() - statistics.mean[tasks]) / scale(statistics, minimum, maximum)[tasks]).float()
+
+
+def denormalise(
+    x: Float[Tensor, "*batch"],
+    tasks: Int64[Tensor, "*batch"],
+    statistics: PopArtStatistics,
+    minimum: float = 1e-2,
+    maximum: float = 1e6,
+) -> Float[Tensor, "*batch"]:
+    """From the space of the value head to rewards' units."""
+    return (x.double() * scale(statistics, minimum, maximum)[tasks] + statistics.mean[tasks]).float()

@@ -1,0 +1,206 @@
+"""Presets as data: the paper's own settings, and small-compute ones that learn on two cores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vmpo.config import (
+    ActorConfig,
+    AgentConfig,
+    Config,
+    EnvConfig,
+    LearnerConfig,
+    LossConfig,
+    Ranges,
+    RunConfig,
+)
+from vmpo.errors import unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    config: Config
+    summary: str
+    ranges: Ranges = field(default_factory=dict)
+    """Log-uniform ranges, sampled once per run for the fields that the configuration leaves at None."""
+
+
+# Small compute: beyond the paper by exact temperature, GAE, faster multipliers and statistics (docs/algorithm.md).
+
+_SMALL_LOSS: Mapping[str, Any] = dict(
+    returns="gae",
+    gae_lambda=0.95,
+    exact_temperature=True,
+    epsilon_temperature=0.1,
+    epsilon_policy=0.01,
+    epsilon_mean=0.01,
+    epsilon_covariance=5e-4,
+    popart_rate=1e-2,
+)
+
+
+def _classic(name: str, env_id: str, summary: str, frames: int, **loss: Any) -> Preset:
+    """Classic control: a small MLP and frequent target updates."""
+    return Preset(
+        summary=summary,
+        config=Config(
+            preset=name,
+            env=EnvConfig(suite="gymnasium", id=env_id),
+            agent=AgentConfig(
+                hidden=(64, 64),
+                activation="tanh",
+                head_units=0,
+                initial_std=0.3,
+                policy_init_scale=0.01,
+                normalise_observations=True,
+            ),
+            loss=LossConfig(**{**_SMALL_LOSS, **loss}),
+            learner=LearnerConfig(
+                batch_size=16,
+                unroll_length=32,
+                target_period=4,
+                learning_rate=3e-3,
+                multiplier_learning_rate=1e-2,
+            ),
+            actors=ActorConfig(num_envs=16),
+            run=RunConfig(frames=frames, evaluation_episodes=100),
+        ),
+    )
+
+
+def _locomotion(name: str, env_id: str, summary: str, frames: int) -> Preset:
+    """MuJoCo bodies from state: one recipe for all of them."""
+    return Preset(
+        summary=summary,
+        config=Config(
+            preset=name,
+            env=EnvConfig(suite="mujoco", id=env_id),
+            agent=AgentConfig(
+                hidden=(256, 256),
+                activation="elu",
+                layer_norm=True,
+                normalise_observations=True,
+                head_units=0,
+                initial_std=0.3,
+                policy_init_scale=0.01,
+            ),
+            loss=LossConfig(**_SMALL_LOSS),
+            learner=LearnerConfig(
+                batch_size=32,
+                unroll_length=32,
+                target_period=10,
+                learning_rate=3e-4,
+                multiplier_learning_rate=1e-2,
+            ),
+            actors=ActorConfig(num_envs=32),
+            run=RunConfig(frames=frames, evaluation_episodes=100),
+        ),
+    )
+
+
+def _arcade(name: str, game: str, summary: str, frames: int) -> Preset:
+    """Atari with the Nature CNN, clipped rewards and life loss as an end, as small-compute practice has it."""
+    return Preset(
+        summary=summary,
+        config=Config(
+            preset=name,
+            env=EnvConfig(suite="atari", id=game, clip_rewards=True, life_loss_discount=0.0),
+            agent=AgentConfig(pixels="nature", pixel_features=512, head_units=0, policy_init_scale=0.01),
+            loss=LossConfig(**_SMALL_LOSS),
+            learner=LearnerConfig(
+                batch_size=32,
+                unroll_length=20,
+                target_period=10,
+                learning_rate=3e-4,
+                multiplier_learning_rate=1e-2,
+            ),
+            actors=ActorConfig(num_envs=32),
+            run=RunConfig(frames=frames, log_seconds=10.0, evaluation_episodes=20),
+        ),
+    )
+
+
+# The paper (Tables 4, 5, 6, 7 and App. F). Fields that are not named here have the paper's values as defaults.
+
+
+def _paper_control(name: str, suite: str, env_id: str, unroll: int, summary: str, frames: int, ranges: Ranges) -> Preset:
+    """Table 7, state observations: MLP 512, 256; no recurrent core."""
+    return Preset(
+        summary=summary,
+        ranges=ranges,
+        config=Config(
+            preset=name,
+            env=EnvConfig(suite=suite, id=env_id),
+            agent=AgentConfig(hidden=(512, 256), head_units=256, core="none"),
+            loss=LossConfig(discount=0.99, epsilon_temperature=0.01, epsilon_mean=None, epsilon_covariance=None),
+            learner=LearnerConfig(
+                batch_size=64, unroll_length=unroll, virtual_replicas=8, target_period=100, learning_rate=1e-4
+            ),
+            actors=ActorConfig(num_envs=64),
+            run=RunConfig(frames=frames, log_seconds=10.0),
+        ),
+    )
+
+
+_GYM_RANGES: Ranges = {"epsilon_mean": (0.005, 0.01), "epsilon_covariance": (5e-6, 5e-5)}
+_HUMANOID_RANGES: Ranges = {"epsilon_mean": (0.05, 0.5), "epsilon_covariance": (1e-5, 5e-5)}
+
+_PAPER_ATARI = Preset(
+    summary="Table 6, one game: ResNet 64,128,128, Transformer-XL, 63 x 128 in 8 replicas, no clipping",
+    ranges={"epsilon_policy": (0.005, 0.01)},
+    config=Config(
+        preset="paper-atari",
+        env=EnvConfig(suite="atari", id="breakout", life_loss_discount=1.0, clip_rewards=False, max_frames=108_000),
+        agent=AgentConfig(pixels="resnet", resnet_channels=(64, 128, 128), core="transformer"),
+        loss=LossConfig(discount=0.997, epsilon_temperature=0.02, epsilon_policy=None),
+        learner=LearnerConfig(
+            batch_size=128, unroll_length=63, virtual_replicas=8, target_period=1000, learning_rate=1e-4
+        ),
+        actors=ActorConfig(num_envs=128),
+        run=RunConfig(frames=10_000_000_000, log_seconds=10.0),
+    ),
+)
+
+PRESETS: dict[str, Preset] = {
+    "cartpole": _classic("cartpole", "CartPole-v1", "the default: CartPole-v1 in under a minute", 100_000),
+    "acrobot": _classic("acrobot", "Acrobot-v1", "swing a two-link arm above the bar", 300_000),
+    "lunarlander": _classic("lunarlander", "LunarLander-v3", "land between the flags (needs Box2D)", 1_000_000),
+    "pendulum": _classic("pendulum", "Pendulum-v1", "swing up a pendulum: continuous actions", 300_000),
+    "halfcheetah": _locomotion("halfcheetah", "HalfCheetah-v4", "run with a planar cheetah", 10_000_000),
+    "ant": _locomotion("ant", "Ant-v4", "run with a four-legged ant", 20_000_000),
+    "walker2d": _locomotion("walker2d", "Walker2d-v4", "walk on two planar legs", 10_000_000),
+    "humanoid": _locomotion("humanoid", "Humanoid-v4", "walk with a 17-actuator humanoid", 20_000_000),
+    "cheetah-run": _locomotion("cheetah-run", "CheetahRun-v1", "dm_control's cheetah", 8_000_000),
+    "walker-walk": _locomotion("walker-walk", "WalkerWalk-v1", "dm_control's walker", 8_000_000),
+    "pong": _arcade("pong", "pong", "Pong with the Nature CNN within the hour", 10_000_000),
+    "breakout": _arcade("breakout", "breakout", "Breakout with the Nature CNN", 20_000_000),
+    "paper-atari": _PAPER_ATARI,
+    "paper-gym-ant": _paper_control(
+        "paper-gym-ant", "mujoco", "Ant-v4", 39, "Table 7, OpenAI Gym: Ant", 10_000_000_000, _GYM_RANGES
+    ),
+    "paper-gym-walker2d": _paper_control(
+        "paper-gym-walker2d", "mujoco", "Walker2d-v4", 39, "Table 7, OpenAI Gym: Walker2d", 10_000_000_000, _GYM_RANGES
+    ),
+    "paper-gym-humanoid": _paper_control(
+        "paper-gym-humanoid", "mujoco", "Humanoid-v4", 39, "Table 7, OpenAI Gym: Humanoid", 10_000_000_000, _GYM_RANGES
+    ),
+    "paper-humanoid-run": _paper_control(
+        "paper-humanoid-run",
+        "mujoco",
+        "HumanoidRun-v1",
+        63,
+        "Table 7, humanoid run from state (the table's unroll 63; the text of App. F says 40)",
+        10_000_000_000,
+        _HUMANOID_RANGES,
+    ),
+}
+
+DEFAULT = "cartpole"
+
+
+def get(name: str) -> Preset:
+    if name not in PRESETS:
+        raise unknown("preset", name, PRESETS)
+    return PRESETS[name]

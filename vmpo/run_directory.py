@@ -1,0 +1,47 @@
+"""The folder of a run: its configuration, and who may write there."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from vmpo import config as configuration
+from vmpo.config import Config
+from vmpo.errors import UserError
+
+
+class RunDirectory:
+    """Paths of a run. ``config.json`` marks a folder as one."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def create(self, config: Config) -> None:
+        """Claim a new or empty folder for a run; one that holds a run already is refused."""
+        if self.config_file.exists():
+            raise UserError(f"{self.path} already holds a run; use 'vmpo resume {self.path}' or another --directory")
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            temporary = self.path / f".config.{os.getpid()}.tmp"
+            temporary.write_text(json.dumps(configuration.to_dict(config), indent=2) + "\n")
+            temporary.rename(self.config_file)
+        except OSError as error:
+            raise UserError(f"cannot write to {self.path}: {error.strerror}") from error
+
+    def read_config(self) -> Config:
+        try:
+            values = json.loads(self.config_file.read_text())
+        except FileNotFoundError:
+            raise UserError(f"{self.path} holds no run (no config.json)") from None
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.config_file} cannot be read: {error}") from error
+        return configuration.from_dict(values)

@@ -1,0 +1,277 @@
+"""Training, from a configuration to a trained agent. Read this file first.
+
+A run alternates two things: the fleet *collects* a batch of unrolls with the target network's weights, and the learner
+makes one *update* from it. When the learner replaces its target network, the new weights are published to the fleet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from vmpo import suites
+from vmpo.acting.actor import Actor
+from vmpo.acting.evaluate import EvaluationResult, evaluate
+from vmpo.acting.local import Fleet, make_fleet
+from vmpo.config import Config, problems
+from vmpo.display import Display, make_display
+from vmpo.errors import UserError
+from vmpo.learning import checkpoint
+from vmpo.learning.learner import Learner, make_agent, policy_family
+from vmpo.metrics import EpisodeWindow, RunLog, Stopwatch
+from vmpo.records import EnvSpec, Weights
+from vmpo.run_directory import RunDirectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    directory: Path
+    learner_steps: int
+    agent_steps: int
+    frames: int
+    seconds: float
+    """Wall-clock of all sessions of the run."""
+    return_mean: float
+    """Mean return of the last 100 training episodes of each task."""
+    evaluation: EvaluationResult | None
+    finished: bool
+    """False if a signal stopped it before its last frame."""
+
+
+def train(config: Config, directory: str | Path, *, quiet: bool = False) -> RunResult:
+    """Start a run in a new directory."""
+    check(config)
+    run = Run(config, RunDirectory(directory))
+    run.directory.create(config)
+    return run.loop(quiet=quiet)
+
+
+def resume(directory: str | Path, *, frames: int | None = None, quiet: bool = False) -> RunResult:
+    """Continue a run from its newest checkpoint, to its last frame or to a new one."""
+    run_directory = RunDirectory(directory)
+    config = run_directory.read_config()
+    if frames is not None:
+        config = dataclasses.replace(config, run=dataclasses.replace(config.run, frames=frames))
+    check(config)
+    run = Run(config, run_directory)
+    run.restore(checkpoint.latest(run_directory.checkpoints))
+    return run.loop(quiet=quiet)
+
+
+def check(config: Config) -> None:
+    found = problems(config)
+    if found:
+        raise UserError("; ".join(found))
+
+
+class Run:
+    """Environments, learner and fleet of one run, with its counters."""
+
+    def __init__(self, config: Config, directory: RunDirectory) -> None:
+        self.config, self.directory = config, directory
+        set_threads(config)
+        torch.manual_seed(config.run.seed)
+        self.stopwatch = Stopwatch()
+        self.seconds = 0.0
+        self.resumed = False
+        self.window = EpisodeWindow()
+        first_env = suites.make(config.env, config.actors.num_envs, config.run.seed)
+        self.spec: EnvSpec = first_env.spec
+        self.learner = Learner(self.spec, config)
+
+        def make_actor(index: int) -> Actor:
+            seed = config.run.seed + 10_007 * index
+            env = first_env if index == 0 else suites.make(config.env, config.actors.num_envs, seed)
+            serial = config.actors.fleet == "serial"
+            return new_actor(config, env, self.learner.weights(), seed, self.stopwatch if serial else None)
+
+        self.fleet: Fleet = make_fleet(config, make_actor)
+
+    @property
+    def agent_steps(self) -> int:
+        return self.learner.learner_step * self.config.agent_steps_per_learner_step
+
+    @property
+    def frames(self) -> int:
+        return self.agent_steps * self.spec.action_repeat
+
+    def restore(self, saved: checkpoint.Checkpoint) -> None:
+        checkpoint.restore(self.learner, saved)
+        self.fleet.publish(self.learner.weights())
+        self.seconds = float(saved.progress["seconds"])
+        for index, actor in enumerate(self.fleet.actors):
+            state = saved.tensors.get(f"extra.actor_random_state.{index}")
+            if state is not None:
+                actor.generator.set_state(state)
+        self.resumed = True
+
+    def save(self) -> Path:
+        random_states = {f"actor_random_state.{i}": a.generator.get_state() for i, a in enumerate(self.fleet.actors)}
+        return checkpoint.save(
+            self.directory.checkpoints,
+            self.learner,
+            {"agent_steps": self.agent_steps, "frames": self.frames, "seconds": self.seconds},
+            random_states,
+            keep=self.config.run.keep_checkpoints,
+        )
+
+    def loop(self, *, quiet: bool) -> RunResult:
+        """Collect and update until the last frame or a signal; log, and save, at intervals."""
+        settings = self.config.run
+        log = RunLog(self.directory.path, tensorboard=settings.tensorboard, append=self.resumed)
+        if self.resumed:
+            log.truncate_to(self.learner.learner_step, self.agent_steps)
+            self.window.add(log.read_episodes())
+        title = f"{self.config.preset}: {self.config.env.id}"
+        before, started = self.seconds, time.perf_counter()
+        due_log, due_save = Interval(settings.log_seconds), Interval(settings.checkpoint_seconds)
+        self.stopwatch.reset()
+        logged_steps, logged_at = self.agent_steps, started
+
+        with log, make_display(settings.frames, title, quiet=quiet) as display, stop_signal() as stopped:
+            while self.frames < settings.frames and not stopped():
+                collected = self.fleet.collect()
+                with self.stopwatch.phase("learn"):
+                    version = self.learner.version
+                    metrics = self.learner.update(collected.batch)
+                if self.learner.version != version:
+                    self.fleet.publish(self.learner.weights())
+
+                now = time.perf_counter()
+                self.seconds = before + now - started
+                self.window.add(collected.episodes)
+                log.write_episodes(collected.episodes, self.agent_steps, self.frames, self.seconds)
+                last = self.frames >= settings.frames
+                if last or (due_log() if settings.log_steps is None else self._log_step(settings.log_steps)):
+                    rate = (self.agent_steps - logged_steps) / (now - logged_at)
+                    self._log(log, display, metrics, rate)
+                    logged_steps, logged_at = self.agent_steps, now
+                if due_save():
+                    self.save()
+            interrupted = stopped()
+            # A run that was resumed at its end has nothing new to save.
+            path = self.save()
+            display.note(f"checkpoint: {path}")
+        evaluation = None
+        if settings.evaluation_episodes and not interrupted:
+            evaluation = evaluate_weights(self.config, self.learner_weights(), settings.evaluation_episodes)
+        self.fleet.close()
+        return RunResult(
+            directory=self.directory.path,
+            learner_steps=self.learner.learner_step,
+            agent_steps=self.agent_steps,
+            frames=self.frames,
+            seconds=self.seconds,
+            return_mean=self.window.summary()["return_mean"],
+            evaluation=evaluation,
+            finished=not interrupted,
+        )
+
+    def learner_weights(self) -> Weights:
+        """The online network's weights: the newest policy, for evaluation."""
+        return Weights(version=self.learner.version, tensors=self.learner.online.state_dict())
+
+    def _log_step(self, steps: int) -> bool:
+        return self.learner.learner_step % steps == 0
+
+    def _log(self, log: RunLog, display: Display, metrics: dict[str, Any], rate: float) -> None:
+        line = {
+            "learner_step": self.learner.learner_step,
+            "agent_steps": self.agent_steps,
+            "frames": self.frames,
+            "seconds": self.seconds,
+            "steps_per_second": rate,
+            **self.window.summary(),
+            **{f"phase/{phase}": share for phase, share in self.stopwatch.shares().items()},
+            **metrics,
+        }
+        display.update(log.write_metrics(line))
+        self.stopwatch.reset()
+
+
+def new_actor(
+    config: Config, env: Any, weights: Weights, seed: int, stopwatch: Stopwatch | None = None, greedy: bool = False
+) -> Actor:
+    """An actor with its own copy of the network."""
+    actor = Actor(
+        env,
+        make_agent(env.spec, config),
+        policy_family(env.spec, config),
+        seed=seed,
+        device=config.actors.device,
+        greedy=greedy,
+        stopwatch=stopwatch,
+    )
+    actor.load(weights)
+    return actor
+
+
+def evaluate_weights(
+    config: Config, weights: Weights, episodes: int, *, greedy: bool = True, seed: int = 1_000_003
+) -> EvaluationResult:
+    """Play episodes on fresh environments whose seed the training never used."""
+    env = suites.make(config.env, min(episodes, config.actors.num_envs), seed)
+    try:
+        return evaluate(new_actor(config, env, weights, seed, greedy=greedy), episodes)
+    finally:
+        env.close()
+
+
+def evaluate_run(directory: str | Path, episodes: int, *, greedy: bool = True, seed: int = 1_000_003) -> EvaluationResult:
+    """Evaluate the online network of a run's newest checkpoint."""
+    run_directory = RunDirectory(directory)
+    config = run_directory.read_config()
+    saved = checkpoint.latest(run_directory.checkpoints)
+    set_threads(config)
+    return evaluate_weights(config, checkpoint.online_weights(saved), episodes, greedy=greedy, seed=seed)
+
+
+def set_threads(config: Config) -> None:
+    if config.run.threads:
+        torch.set_num_threads(config.run.threads)
+
+
+class Interval:
+    """True once in every so many seconds, starting from now."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._next = time.perf_counter() + seconds
+
+    def __call__(self) -> bool:
+        now = time.perf_counter()
+        if now < self._next:
+            return False
+        self._next = now + self._seconds
+        return True
+
+
+@contextmanager
+def stop_signal() -> Iterator[Callable[[], bool]]:
+    """Turn the first SIGINT or SIGTERM into a flag that the loop reads; a second one acts as usual."""
+    received = threading.Event()
+    previous: dict[int, Any] = {}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        received.set()
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
+
+    if threading.current_thread() is threading.main_thread():
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            previous[signum] = signal.signal(signum, handle)
+    try:
+        yield received.is_set
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
