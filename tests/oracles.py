@@ -19,7 +19,7 @@ EXACT = decimal.Context(prec=50, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
 
 def as_array(x) -> np.ndarray:
     """A float64 (or integer, or Boolean) copy of a tensor or array."""
-    array = np.array(x.detach().cpu() if hasattr(x, "detach") else x)
+    array = np.array(x.detach().cpu().numpy() if hasattr(x, "detach") else x)
     return array.astype(np.float64) if array.dtype.kind == "f" else array
 
 

@@ -105,7 +105,8 @@ def test_the_default_stream_is_standard_error(capsys: pytest.CaptureFixture[str]
     with make_display(100, "title") as display:
         display.update({"frames": 1})
     captured = capsys.readouterr()
-    assert captured.err == "frames 1/100\n" and captured.out == ""
+    assert captured.err == "frames 1/100\n"
+    assert captured.out == ""
 
 
 def test_quiet_prints_nothing(terminal: Terminal, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +114,8 @@ def test_quiet_prints_nothing(terminal: Terminal, capsys: pytest.CaptureFixture[
         display.update(LINE)
         display.note("checkpoint written")
     assert type(display) is Display
-    assert terminal.getvalue() == "" and capsys.readouterr() == ("", "")
+    assert terminal.getvalue() == ""
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("width", [40, 120])
@@ -143,7 +145,9 @@ def test_missing_empty_and_zero_values_never_break_a_display(line: dict[str, Any
 
 def test_markup_in_names_is_shown_as_it_is() -> None:
     text = shown({"return/[red]pong[/nope]": 7.5, "kl_over_bound/[x]": 0.5}, title="my [bold]run[/]")
-    assert "[red]pong[/nope]" in text and "KL / bound, [x]" in text and "my [bold]run[/]" in text
+    assert "[red]pong[/nope]" in text
+    assert "KL / bound, [x]" in text
+    assert "my [bold]run[/]" in text
 
 
 def test_markup_in_a_note_is_shown_as_it_is_above_the_panel() -> None:
@@ -152,7 +156,8 @@ def test_markup_in_a_note_is_shown_as_it_is_above_the_panel() -> None:
         display.note("checkpoint [/red] written")
         display.update(LINE)
     before, _, after = stream.getvalue().partition("checkpoint [/red] written")
-    assert "51%" not in before and "51%" in after
+    assert "51%" not in before
+    assert "51%" in after
 
 
 def test_a_long_task_name_leaves_room_for_its_return() -> None:
@@ -161,7 +166,9 @@ def test_a_long_task_name_leaves_room_for_its_return() -> None:
 
 def test_many_tasks_are_cut_short() -> None:
     text = "\n".join(panel({f"return/task_{i}": float(i) for i in range(57)}, 120))
-    assert "task_5" in text and "task_6" not in text and "and 51 more tasks" in text
+    assert "task_5" in text
+    assert "task_6" not in text
+    assert "and 51 more tasks" in text
 
 
 def test_a_kl_far_over_its_bound_is_marked() -> None:
@@ -173,7 +180,8 @@ def test_a_kl_far_over_its_bound_is_marked() -> None:
         return stream.getvalue()
 
     yellow = "\x1b[33m"
-    assert yellow in coloured(2.5) and yellow not in coloured(1.5)
+    assert yellow in coloured(2.5)
+    assert yellow not in coloured(1.5)
 
 
 def test_the_panel_is_drawn_at_most_four_times_a_second_and_ends_on_the_last_line(
@@ -202,7 +210,8 @@ def test_output_to_a_pipe_still_arrives_while_the_panel_lives(capsys: pytest.Cap
 
 def test_history_is_drawn_with_what_the_stream_can_encode() -> None:
     assert sparkline([0.0, 7.0, 3.0], 16) == "▁█▄"
-    assert sparkline([2.0, 2.0], 16) == "▁▁" and sparkline([], 16) == ""
+    assert sparkline([2.0, 2.0], 16) == "▁▁"
+    assert sparkline([], 16) == ""
     assert sparkline([0.0] * 500 + [7.0] * 500, 8) == "▁▁▁▁████"
     raw = io.BytesIO()
     console = Console(file=io.TextIOWrapper(raw, "ascii"), force_terminal=True, width=80, color_system=None)

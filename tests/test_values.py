@@ -200,15 +200,14 @@ def test_the_target_of_an_invalid_step_is_its_own_value(estimator):
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_garbage_on_invalid_steps_changes_nothing(estimator):
+@pytest.mark.parametrize("garbage", [-1e6, float("inf"), float("nan")])
+def test_garbage_on_invalid_steps_changes_nothing(estimator, garbage):
     inputs = random_inputs(25)
     log_ratios = random_log_ratios(25, inputs["valid"])
     expected = ESTIMATORS[estimator](inputs, log_ratios).clone()
-    garbage = dict(inputs)
-    for name, value in {"rewards": float("nan"), "discounts": float("inf")}.items():
-        garbage[name] = torch.where(inputs["valid"], inputs[name], value)
-    result = ESTIMATORS[estimator](garbage, torch.where(inputs["valid"], log_ratios, float("nan")))
-    torch.testing.assert_close(result, expected)
+    spoil = lambda x: torch.where(inputs["valid"], x, garbage)  # noqa: E731
+    dirty = {**inputs, "rewards": spoil(inputs["rewards"]), "discounts": spoil(inputs["discounts"])}
+    torch.testing.assert_close(ESTIMATORS[estimator](dirty, spoil(log_ratios)), expected)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

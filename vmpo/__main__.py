@@ -1,3 +1,5 @@
-from vmpo.cli import main
 import sys
+
+from vmpo.cli import main
+
 sys.exit(main())

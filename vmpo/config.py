@@ -248,7 +248,9 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if typing.get_origin(hint) is tuple and isinstance(value, list):
         value = tuple(value)
     if not _fits(hint, value):
-        raise UserError(f"{where}={value!r} is not {getattr(hint, '__name__', None) or str(hint).replace('typing.', '')}")
+        raise UserError(
+            f"{where}={value!r} is not {getattr(hint, '__name__', None) or str(hint).replace('typing.', '')}"
+        )
     return value
 
 

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Self, TextIO
+from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -15,6 +15,7 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+from typing_extensions import Self
 
 REFRESH_SECONDS = 0.25
 """Least time between two drawings of the panel."""
@@ -170,7 +171,7 @@ def make_display(total_frames: int, title: str, *, quiet: bool = False, stream: 
 
 
 def summary_line(line: Mapping[str, Any], total_frames: int) -> str:
-    """The most telling numbers of a metrics line; what is missing is left out. ``kl/bound`` is the largest M-step one."""
+    """The most telling numbers of a line; what is missing is left out. ``kl/bound`` is the largest M-step one."""
     parts = [f"frames {_finite(line.get('frames')) or 0:,.0f}/{total_frames:,}"]
     window = line.get("window_episodes", line.get("episodes"))
     ratios = [value for _, value in _finite_group(line, "kl_over_bound/")]

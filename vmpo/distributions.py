@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
+from typing_extensions import Self
 
 from vmpo.records import ActionSpec, DiscreteActions
 
@@ -28,7 +29,7 @@ class Distribution(Protocol):
 
     def entropy(self) -> Tensor: ...
 
-    def kl_parts(self, other: Distribution) -> dict[str, Tensor]: ...
+    def kl_parts(self, other: Self) -> dict[str, Tensor]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class Categorical:
     def entropy(self) -> Float[Tensor, "*batch"]:
         return torch.stack([-(p.exp() * p).sum(dim=-1) for p in self._log_probs()]).sum(dim=0)
 
-    def kl_parts(self, other: Categorical) -> dict[str, Float[Tensor, "*batch"]]:  # type: ignore[override]
+    def kl_parts(self, other: Categorical) -> dict[str, Float[Tensor, "*batch"]]:
         """One part: KL(self || other), summed over independent categoricals."""
         pairs = zip(self._log_probs(), other._log_probs(), strict=True)
         return {"policy": torch.stack([(p.exp() * (p - q)).sum(dim=-1) for p, q in pairs]).sum(dim=0)}
@@ -80,7 +81,7 @@ class DiagonalGaussian:
     def entropy(self) -> Float[Tensor, "*batch"]:
         return (self.std.log() + 0.5 * (1.0 + LOG_TWO_PI)).sum(dim=-1)
 
-    def kl_parts(self, other: DiagonalGaussian) -> dict[str, Float[Tensor, "*batch"]]:  # type: ignore[override]
+    def kl_parts(self, other: DiagonalGaussian) -> dict[str, Float[Tensor, "*batch"]]:
         """The mean part under the old covariance and the covariance part (V-MPO App. C); self is the old policy."""
         log_variance_ratio = 2.0 * (self.std.log() - other.std.log())
         return {
@@ -116,7 +117,7 @@ class FullGaussian:
     def entropy(self) -> Float[Tensor, "*batch"]:
         return self._half_log_determinant() + 0.5 * self.mean.shape[-1] * (1.0 + LOG_TWO_PI)
 
-    def kl_parts(self, other: FullGaussian) -> dict[str, Float[Tensor, "*batch"]]:  # type: ignore[override]
+    def kl_parts(self, other: FullGaussian) -> dict[str, Float[Tensor, "*batch"]]:
         """The mean part under the old covariance and the covariance part (V-MPO App. C); self is the old policy.
 
         Tr(Sigma_new^-1 Sigma_old) is the squared Frobenius norm of L_new^-1 L_old.
@@ -166,5 +167,3 @@ class PolicyFamily:
         """Softplus shifted to pass through the initial standard deviation at zero."""
         offset = math.log(math.expm1(self.initial_std - self.minimum_std))
         return F.softplus(raw + offset) + self.minimum_std
-
-

@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from vmpo.errors import UserError
 from vmpo.records import EpisodeResult
@@ -229,7 +230,7 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _rewrite(path: Path, key: str, limit: int) -> dict[str, Any] | None:
-    """Keep the lines whose ``key`` is at most the limit; return the last of them. All or nothing: a crash spoils none."""
+    """Keep the lines whose ``key`` is at most the limit; return the last of them. A crash leaves the old file."""
     temporary = path.with_name(path.name + ".tmp")
     last = None
     with open(temporary, "w", encoding="utf-8") as file:

@@ -47,13 +47,13 @@ def updated(
     num_tasks = len(statistics.mean)
     flat_tasks = tasks.reshape(-1)
     weights = valid.reshape(-1).double()
-    flat_targets = targets.detach().reshape(-1).double()
+    flat_targets = torch.where(valid, targets.detach(), 0.0).reshape(-1).double()
 
     def per_task(samples: Tensor) -> Tensor:
         return torch.zeros(num_tasks, dtype=torch.float64, device=samples.device).scatter_add_(0, flat_tasks, samples)
 
     counts = per_task(weights)
-    step = rate * (counts > 0)
+    step = rate * (counts > 0).double()
     mean = per_task(weights * flat_targets) / counts.clamp(min=1.0)
     second_moment = per_task(weights * flat_targets.square()) / counts.clamp(min=1.0)
     return PopArtStatistics(
@@ -66,7 +66,7 @@ def updated(
 def rescale_(
     readout: nn.Linear, old: PopArtStatistics, new: PopArtStatistics, minimum: float = 1e-2, maximum: float = 1e6
 ) -> None:
-    """Change the last layer in place so that ``scale * readout(x) + mean`` is what it was before the statistics moved."""
+    """Change the last layer in place so that ``scale * readout(x) + mean`` is what it was with the old statistics."""
     old_scale, new_scale = scale(old, minimum, maximum), scale(new, minimum, maximum)
     readout.weight.copy_(readout.weight.double() * (old_scale / new_scale)[:, None])
     readout.bias.copy_((old_scale * readout.bias.double() + old.mean - new.mean) / new_scale)

@@ -125,7 +125,9 @@ def _arcade(name: str, game: str, summary: str, frames: int) -> Preset:
 # The paper (Tables 4, 5, 6, 7 and App. F). Fields that are not named here have the paper's values as defaults.
 
 
-def _paper_control(name: str, suite: str, env_id: str, unroll: int, summary: str, frames: int, ranges: Ranges) -> Preset:
+def _paper_control(
+    name: str, suite: str, env_id: str, unroll: int, summary: str, frames: int, ranges: Ranges
+) -> Preset:
     """Table 7, state observations: MLP 512, 256; no recurrent core."""
     return Preset(
         summary=summary,

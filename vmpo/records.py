@@ -1,7 +1,7 @@
 """The records that every other module speaks in, the tree helpers over them, and the contract of a vector environment.
 
-Layout is ``[T, B, ...]`` everywhere. All fields of a timestep belong to the *arrival* at its observation: ``rewards[t]``,
-``discounts[t]`` and ``actions[t]`` describe the transition that led to ``observations[t]``.
+Layout is ``[T, B, ...]`` everywhere. All fields of a timestep belong to the *arrival* at its observation:
+``rewards[t]``, ``discounts[t]`` and ``actions[t]`` describe the transition that led to ``observations[t]``.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from vmpo import suites
 from vmpo.acting.actor import Actor
@@ -29,7 +30,7 @@ from vmpo.errors import UserError
 from vmpo.learning import checkpoint
 from vmpo.learning.learner import Learner, make_agent, policy_family
 from vmpo.metrics import EpisodeWindow, RunLog, Stopwatch
-from vmpo.records import EnvSpec, Weights
+from vmpo.records import EnvSpec, EpisodeResult, Weights
 from vmpo.run_directory import RunDirectory
 
 
@@ -125,6 +126,16 @@ class Run:
             keep=self.config.run.keep_checkpoints,
         )
 
+    def advance(self) -> tuple[dict[str, Tensor], list[EpisodeResult]]:
+        """One learner step: collect a batch, learn from it, and hand out new weights if the target was replaced."""
+        collected = self.fleet.collect()
+        version = self.learner.version
+        with self.stopwatch.phase("learn"):
+            metrics = self.learner.update(collected.batch)
+        if self.learner.version != version:
+            self.fleet.publish(self.learner.weights())
+        return metrics, collected.episodes
+
     def loop(self, *, quiet: bool) -> RunResult:
         """Collect and update until the last frame or a signal; log, and save, at intervals."""
         settings = self.config.run
@@ -140,17 +151,11 @@ class Run:
 
         with log, make_display(settings.frames, title, quiet=quiet) as display, stop_signal() as stopped:
             while self.frames < settings.frames and not stopped():
-                collected = self.fleet.collect()
-                with self.stopwatch.phase("learn"):
-                    version = self.learner.version
-                    metrics = self.learner.update(collected.batch)
-                if self.learner.version != version:
-                    self.fleet.publish(self.learner.weights())
-
+                metrics, episodes = self.advance()
                 now = time.perf_counter()
                 self.seconds = before + now - started
-                self.window.add(collected.episodes)
-                log.write_episodes(collected.episodes, self.agent_steps, self.frames, self.seconds)
+                self.window.add(episodes)
+                log.write_episodes(episodes, self.agent_steps, self.frames, self.seconds)
                 last = self.frames >= settings.frames
                 if last or (due_log() if settings.log_steps is None else self._log_step(settings.log_steps)):
                     rate = (self.agent_steps - logged_steps) / (now - logged_at)
@@ -227,7 +232,9 @@ def evaluate_weights(
         env.close()
 
 
-def evaluate_run(directory: str | Path, episodes: int, *, greedy: bool = True, seed: int = 1_000_003) -> EvaluationResult:
+def evaluate_run(
+    directory: str | Path, episodes: int, *, greedy: bool = True, seed: int = 1_000_003
+) -> EvaluationResult:
     """Evaluate the online network of a run's newest checkpoint."""
     run_directory = RunDirectory(directory)
     config = run_directory.read_config()
@@ -260,7 +267,7 @@ class Interval:
 def stop_signal() -> Iterator[Callable[[], bool]]:
     """Turn the first SIGINT or SIGTERM into a flag that the loop reads; a second one acts as usual."""
     received = threading.Event()
-    previous: dict[int, Any] = {}
+    previous: dict[signal.Signals, Any] = {}
 
     def handle(number: int, frame: FrameType | None) -> None:
         received.set()

@@ -79,7 +79,8 @@ def vtrace(
     ratios = log_ratios.exp()
     rho, trace = ratios.clamp(max=clip_rho), trace_decay * ratios.clamp(max=clip_c)
     if valid is not None:
-        rho, trace = rho * valid, trace * valid
+        # With no reward, discount or ratio the target of s_t is V(s_t), whatever stands in the masked entries.
+        rewards, discounts, rho, trace = (torch.where(valid, x, 0.0) for x in (rewards, discounts, rho, trace))
     returns, advantages = torch.empty_like(values), torch.empty_like(values)
     following_value = following_return = bootstrap
     for t in reversed(range(len(values))):
@@ -87,4 +88,4 @@ def vtrace(
         returns[t] = values[t] + difference + discounts[t] * trace[t] * (following_return - following_value)
         advantages[t] = rewards[t] + discounts[t] * following_return - values[t]
         following_value, following_return = values[t], returns[t]
-    return VTrace(returns=returns, advantages=advantages if valid is None else advantages * valid)
+    return VTrace(returns=returns, advantages=advantages if valid is None else torch.where(valid, advantages, 0.0))

@@ -195,9 +195,19 @@ def test_a_common_offset_of_the_advantages_leaves_the_gradients_alone():
 
 
 def test_weights_of_zero_remove_a_sample():
+    """min(1, ratio) underflows for an action that the target policy would never take."""
     x = random_inputs(17, weighted=True)
     x.importance_weights = torch.where(x.importance_weights < 0.4, 0.0, x.importance_weights)
     assert_agrees(x)
+    assert float(run(x).metrics["e_step_kl"]) == pytest.approx(expected(x).e_step_kl, rel=1e-4)
+
+
+def test_weights_that_all_vanish_leave_the_loss_and_its_gradients_finite():
+    x = random_inputs(17, weighted=True)
+    x.importance_weights = torch.zeros_like(x.importance_weights)
+    outcome = run(x)
+    for tensor in (outcome.total, outcome.log_probs, outcome.temperature, *outcome.alphas.values()):
+        assert torch.isfinite(tensor).all()
 
 
 def test_e_step_diagnostics_are_those_of_psi():
@@ -225,6 +235,19 @@ def test_the_gradient_of_log_probs_is_minus_psi_and_sums_to_one():
         outcome = run(x)
         assert outcome.log_probs.sum().item() == pytest.approx(-1.0, abs=1e-5)
         np.testing.assert_allclose(oracles.as_array(outcome.log_probs), -expected(x).psi, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("temperature", [1e-8, 1e-5, 1e-3, 1e-1])
+def test_psi_sums_to_one_at_any_temperature(temperature, tied):
+    """A / eta - log sum exp(A / eta) without a shift by max A has no digits left for log |D~| when eta is small."""
+    x = random_inputs(30)
+    x.temperature = temperature
+    if tied:
+        x.advantages = torch.full_like(x.advantages, 3.3)
+    outcome = run(x)
+    assert outcome.log_probs.sum().item() == pytest.approx(-1.0, rel=1e-5)
+    np.testing.assert_allclose(oracles.as_array(outcome.log_probs), -expected(x).psi, rtol=1e-4, atol=1e-6)
 
 
 def test_only_the_selected_half_trains_the_policy():
@@ -317,25 +340,41 @@ def test_a_temperature_at_the_floor_still_learns(floor):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("num_valid", [0, 1])
-def test_a_batch_too_small_for_a_top_half_teaches_the_policy_nothing(num_valid, weighted):
-    """floor(1 / 2) = 0 samples are selected: no policy or temperature gradient, no NaN."""
+def test_a_single_valid_sample_is_no_top_half_but_still_constrains_the_policy(weighted):
+    """floor(1 / 2) = 0 samples are selected: no policy or temperature gradient, no NaN; L_alpha uses D as ever."""
     x = random_inputs(41, weighted=weighted)
     x.valid = torch.zeros(7, 5, dtype=torch.bool)
-    x.valid[2, 3] = num_valid == 1
+    x.valid[2, 3] = True
     outcome = run(x)
     assert torch.isfinite(outcome.total)
-    assert all(math.isfinite(float(m)) for m in outcome.metrics.values())
     assert not outcome.log_probs.any()
     assert outcome.temperature == 0
     for name in x.kl_parts:
-        if num_valid == 1:
-            slack = x.epsilon_alphas[name] - x.kl_parts[name][2, 3].item()
-            assert outcome.alphas[name].item() == pytest.approx(slack, rel=1e-5)
-            assert outcome.kl_parts[name][2, 3].item() == pytest.approx(x.alphas[name], rel=1e-5)
-        else:
-            assert outcome.alphas[name] == 0
+        slack = x.epsilon_alphas[name] - x.kl_parts[name][2, 3].item()
+        assert outcome.alphas[name].item() == pytest.approx(slack, rel=1e-5)
+        assert outcome.kl_parts[name][2, 3].item() == pytest.approx(x.alphas[name], rel=1e-5)
         assert not outcome.kl_parts[name][~x.valid].any()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_batch_without_valid_samples_teaches_nothing(weighted):
+    x = random_inputs(41, weighted=weighted)
+    x.valid = torch.zeros(7, 5, dtype=torch.bool)
+    outcome = run(x)
+    assert torch.isfinite(outcome.total)
+    for received in (outcome.log_probs, outcome.temperature, *outcome.kl_parts.values(), *outcome.alphas.values()):
+        assert not received.any()
+
+
+@pytest.mark.parametrize("num_valid", [0, 1])
+def test_metrics_of_an_empty_selection_are_finite_and_bounded(num_valid):
+    x = random_inputs(42)
+    x.valid = torch.zeros(7, 5, dtype=torch.bool)
+    x.valid[2, 3] = num_valid == 1
+    metrics = {name: float(m) for name, m in run(x).metrics.items()}
+    assert all(math.isfinite(m) for m in metrics.values())
+    assert 0 <= metrics["effective_sample_size"] <= 1
+    assert metrics["e_step_kl"] == 0
 
 
 # Invariants.

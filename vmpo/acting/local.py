@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from vmpo.acting.actor import Actor, allocate
 from vmpo.config import Config
 from vmpo.records import EpisodeResult, Trajectory, Weights, concatenate, split
 
-Result = TypeVar("Result")
 MakeActor = Callable[[int], Actor]
 """Builds the actor of the given index."""
 
 WAIT_SECONDS = 600.0
 """The longest wait for an actor before the run stops."""
+
+POLL_SECONDS = 0.1
+"""How often a waiting actor looks whether the fleet is closing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +60,12 @@ class SerialFleet:
 
 
 class OverlappingFleet:
-    """Actor threads fill slots while the learner works; a bounded queue holds them back. Data may lag by some versions."""
+    """Actor threads fill slots while the learner works, held back by a bounded queue. Data may lag by some versions."""
 
     def __init__(self, config: Config, make_actor: MakeActor) -> None:
         self.actors = [make_actor(index) for index in range(config.actors.num_actors)]
         self._unrolls_per_step = config.unrolls_per_step
-        self._ready: queue.Queue[Collected | BaseException] = queue.Queue(maxsize=config.actors.queue_size)
+        self._ready: queue.Queue[Collected | Exception] = queue.Queue(maxsize=config.actors.queue_size)
         self._free: queue.Queue[Trajectory] = queue.Queue()
         # One slot in the hands of each actor, the queue full, and one batch with the learner.
         for _ in range(len(self.actors) + config.actors.queue_size + self._unrolls_per_step):
@@ -84,7 +87,7 @@ class OverlappingFleet:
                 unroll = self._ready.get(timeout=WAIT_SECONDS)
             except queue.Empty:
                 raise TimeoutError(f"no actor finished an unroll within {WAIT_SECONDS:.0f} s") from None
-            if isinstance(unroll, BaseException):
+            if isinstance(unroll, Exception):
                 raise unroll
             self._lent.append(unroll.batch)
             episodes.extend(unroll.episodes)
@@ -102,26 +105,27 @@ class OverlappingFleet:
 
     def _act(self, actor: Actor) -> None:
         try:
-            while not self._stop.is_set():
+            while (slot := self._take_free()) is not None:
                 weights = self._weights
                 if weights is not None and weights.version != actor.version:
                     actor.load(weights)
-                slot = self._wait(lambda: self._free.get(timeout=0.1))
-                if slot is None:
-                    return
-                unroll = Collected(batch=slot, episodes=actor.unroll(slot))
-                self._wait(lambda item=unroll: self._ready.put(item, timeout=0.1) or item)  # type: ignore[misc]
+                self._hand_over(Collected(batch=slot, episodes=actor.unroll(slot)))
         except Exception as error:
-            self._wait(lambda: self._ready.put(error, timeout=0.1) or error)
+            self._hand_over(error)
 
-    def _wait(self, attempt: Callable[[], Result]) -> Result | None:
-        """Retry a queue operation until it succeeds or the fleet closes."""
+    def _take_free(self) -> Trajectory | None:
+        """Wait for a free slot; None once the fleet closes."""
         while not self._stop.is_set():
-            try:
-                return attempt()
-            except (queue.Empty, queue.Full):
-                continue
+            with contextlib.suppress(queue.Empty):
+                return self._free.get(timeout=POLL_SECONDS)
         return None
+
+    def _hand_over(self, item: Collected | Exception) -> None:
+        """Wait for a place in the queue, unless the fleet closes."""
+        while not self._stop.is_set():
+            with contextlib.suppress(queue.Full):
+                self._ready.put(item, timeout=POLL_SECONDS)
+                return
 
 
 def make_fleet(config: Config, make_actor: MakeActor) -> Fleet:

@@ -16,7 +16,6 @@ from vmpo.distributions import Distribution, PolicyFamily
 from vmpo.losses.pixel_control import pixel_control_loss
 from vmpo.losses.vmpo import EStep, e_step, m_step, select_top, solve_temperature
 from vmpo.networks.agent import Agent, AgentInput, AgentOutput
-from vmpo.popart import PopArtStatistics
 from vmpo.records import EnvSpec, Trajectory, Weights, split, tree_map
 
 MULTIPLIER_FLOOR = 1e-8

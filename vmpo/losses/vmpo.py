@@ -1,7 +1,7 @@
 """The V-MPO loss (Song et al. 2019, Eqs. 2 to 5), pure and line by line.
 
-``vmpo_loss`` is the whole of it for one minibatch. It is the E-step, which weighs samples, followed by the M-step, which
-fits the policy to the weights under KL constraints. They are apart so that the E-step may be taken over the gathered
+``vmpo_loss`` is the whole of it for one minibatch: the E-step, which weighs samples, followed by the M-step, which fits
+the policy to the weights under KL constraints. They are apart so that the E-step may be taken over the gathered
 advantages of all replicas (``top_scope="global"``) while each replica fits its own samples.
 """
 
@@ -44,7 +44,10 @@ def vmpo_loss(
     importance_weights: Float[Tensor, "T B"] | None = None,
     top_fraction: float = 0.5,
 ) -> tuple[Scalar, dict[str, Tensor]]:
-    """L_pi + L_eta + sum of L_alpha (Eq. 2). The policy learns from L_pi and L_alpha, eta and alpha each from its own."""
+    """L_pi + L_eta + sum of L_alpha (Eq. 2).
+
+    The policy learns from L_pi and L_alpha, the temperature from L_eta, each alpha from its own L_alpha.
+    """
     valid = torch.ones_like(advantages, dtype=torch.bool) if valid is None else valid
     improvement = e_step(
         advantages=advantages,
@@ -93,30 +96,56 @@ def e_step(
 
     Importance weights rho multiply exp(A / eta) in both (App. E). Only the temperature receives gradient, from L_eta.
     """
-    log_rho = torch.zeros_like(advantages) if importance_weights is None else importance_weights.detach().log()
-    count = selected.sum().clamp(min=1)
-    any_selected = selected.any()
-
-    def log_sum_exp(logits: Tensor) -> Scalar:
-        # An empty selection has no maximum; its loss is zero and so is its gradient.
-        return torch.where(selected | ~any_selected, logits, -torch.inf).flatten().logsumexp(dim=0)
-
-    logits = advantages.detach() / temperature + log_rho
-    log_normaliser = log_sum_exp(logits)
-    loss = temperature * (epsilon + log_normaliser - count.log())
-    weights = torch.where(selected, (logits - log_normaliser).exp(), 0.0).detach()
+    samples = _centre(advantages, selected, importance_weights)
+    logits = torch.where(samples.support, samples.advantages / temperature, 0.0) + samples.log_rho
+    log_normaliser = logits.flatten().logsumexp(dim=0)
+    loss = samples.highest + temperature * (epsilon + log_normaliser - samples.log_count)
+    # Without a sample there is nothing to weigh: no loss, and no gradient.
+    loss = torch.where(samples.any, loss, 0.0 * temperature)
+    weights = torch.where(samples.support, (logits - log_normaliser).exp(), 0.0).detach()
 
     # KL of psi against the samples' own distribution, which the temperature is to hold at epsilon.
-    log_weight_ratio = (logits - log_rho - log_normaliser + count.log()).detach()
-    kl = torch.where(selected, weights * log_weight_ratio, 0.0).sum()
+    log_weight_ratios = logits - samples.log_rho.nan_to_num(neginf=0.0) - log_normaliser + samples.log_count
+    kl = torch.where(samples.support, weights * log_weight_ratios, 0.0).sum().detach()
     metrics = {
-        "loss_temperature": loss.detach() * any_selected,
+        "loss_temperature": loss.detach(),
         "e_step_kl": kl,
         "e_step_kl_over_bound": kl / epsilon,
-        "effective_sample_size": 1.0 / (weights.square().sum().clamp(min=1e-12) * count),
+        "effective_sample_size": torch.where(samples.any, 1.0 / weights.square().sum(), 0.0),
         "temperature": temperature.detach(),
     }
-    return EStep(weights=weights, temperature_loss=loss * any_selected, metrics=metrics)
+    return EStep(weights=weights, temperature_loss=loss, metrics=metrics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Centred:
+    """The selected samples, shifted by their highest advantage: A / eta then keeps its digits at any temperature."""
+
+    advantages: Float[Tensor, "T B"]
+    """A - max A over the support, 0 elsewhere."""
+    log_rho: Float[Tensor, "T B"]
+    """-inf outside the support, unless that is empty."""
+    highest: Scalar
+    log_count: Scalar
+    """log |D~|."""
+    support: Bool[Tensor, "T B"]
+    """Selected, and of an importance weight above zero."""
+    any: Bool[Tensor, ""]
+
+
+def _centre(advantages: Tensor, selected: Tensor, importance_weights: Tensor | None) -> _Centred:
+    advantages = advantages.detach()
+    rho = torch.ones_like(advantages) if importance_weights is None else importance_weights.detach()
+    support = selected & (rho > 0)
+    highest = torch.where(support, advantages, -torch.inf).amax().nan_to_num(neginf=0.0)
+    return _Centred(
+        advantages=torch.where(support, advantages - highest, 0.0),
+        log_rho=torch.where(support, rho.log(), torch.where(support.any(), -torch.inf, 0.0)),
+        highest=highest,
+        log_count=selected.sum().clamp(min=1).log(),
+        support=support,
+        any=support.any(),
+    )
 
 
 def solve_temperature(
@@ -131,21 +160,17 @@ def solve_temperature(
     L_eta is convex and its slope, eps - KL(psi_eta), grows with eta: bisect log eta, relative to the spread of the
     advantages. Where no eta reaches the bound (all advantages equal) the smallest is returned, and psi is uniform.
     """
-    chosen = advantages.detach().double()
-    log_rho = torch.zeros_like(chosen) if importance_weights is None else importance_weights.detach().double().log()
-    highest = torch.where(selected, chosen, -torch.inf).amax().nan_to_num(neginf=0.0)
-    centred = torch.where(selected, chosen - highest, 0.0)
-    log_rho = torch.where(selected | ~selected.any(), log_rho, -torch.inf)
-    spread = (-centred).amax().clamp(min=1e-6)
-    log_count = selected.sum().clamp(min=1).log()
-
+    samples = _centre(
+        advantages.double(), selected, None if importance_weights is None else importance_weights.double()
+    )
+    spread = (-samples.advantages).amax().clamp(min=1e-6)
     low, high = spread.log() - 20.0, spread.log() + 20.0
     for _ in range(iterations):
         middle = 0.5 * (low + high)
-        scaled = centred / middle.exp()
-        log_normaliser = (scaled + log_rho).flatten().logsumexp(dim=0)
-        weights = (scaled + log_rho - log_normaliser).exp()
-        slope = epsilon + log_normaliser - log_count - (weights * scaled).sum()
+        scaled = samples.advantages / middle.exp()
+        log_normaliser = (scaled + samples.log_rho).flatten().logsumexp(dim=0)
+        weights = (scaled + samples.log_rho - log_normaliser).exp()
+        slope = epsilon + log_normaliser - samples.log_count - (weights * scaled).sum()
         low, high = torch.where(slope < 0, middle, low), torch.where(slope < 0, high, middle)
     return (0.5 * (low + high)).exp().to(advantages.dtype)
 
@@ -159,8 +184,9 @@ def m_step(
     epsilons: dict[str, float],
     valid: Bool[Tensor, "T B"],
 ) -> MStep:
-    """L_pi = -sum psi log pi (Eq. 3, a sum), and for each KL part
-    L_alpha = alpha (eps - sg[KL]) + sg[alpha] KL, KL being the mean over all valid samples, not over D~ (Eq. 5, App. C).
+    """L_pi = -sum psi log pi (Eq. 3), a sum; L_alpha = alpha (eps - sg[KL]) + sg[alpha] KL for each KL part (Eq. 5).
+
+    KL is the mean over all valid samples, not over D~. Gaussians have two parts and two alphas (App. C).
     """
     # Where the weight is zero the sample is not in D~; its log-probability may be anything.
     policy_loss = -(weights * torch.where(weights > 0, log_probs, 0.0)).sum()
@@ -170,7 +196,8 @@ def m_step(
     for name, kl in kl_parts.items():
         alpha, epsilon = alphas[name], epsilons[name]
         mean_kl = torch.where(valid, kl, 0.0).sum() / count
-        alpha_loss = alpha_loss + alpha * (epsilon - mean_kl.detach()) + alpha.detach() * mean_kl
+        slack = torch.where(valid.any(), epsilon - mean_kl.detach(), 0.0)
+        alpha_loss = alpha_loss + alpha * slack + alpha.detach() * mean_kl
         metrics[f"kl/{name}"] = mean_kl.detach()
         metrics[f"kl_over_bound/{name}"] = mean_kl.detach() / epsilon
         metrics[f"alpha/{name}"] = alpha.detach()

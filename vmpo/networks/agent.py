@@ -84,6 +84,12 @@ class Agent(nn.Module):
         """Statistics of the vector observations, where the configuration asks for them."""
         return self.encoder.normaliser
 
+    def accumulate_observations(self, observation: Observation, valid: Bool[Tensor, "T B"]) -> None:
+        """Count ``[T, B, ...]`` observations into the pending statistics of the normaliser, where there is one."""
+        if self.normaliser is not None:
+            flat = {name: value.flatten(0, 1) for name, value in observation.items()}
+            self.normaliser.accumulate(self.encoder.vector(flat), valid.flatten())
+
     def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> AgentState:
         """Zeros, on the agent's own device unless told otherwise."""
         return self.core.initial_state(batch_size, self.value_readout.weight.device if device is None else device)

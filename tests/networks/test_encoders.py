@@ -1,0 +1,221 @@
+"""Encoders: shapes, layouts, memory format, statistics against NumPy, and texts whatever their padding."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from vmpo.config import AgentConfig
+from vmpo.errors import UserError
+from vmpo.networks.encoders import MLP, Encoder, ObservationNormaliser, ResidualBlock, TextEncoder, hash_words
+from vmpo.records import ArraySpec
+
+SMALL = AgentConfig(resnet_channels=(4, 8, 8), pixel_features=16, hidden=(12, 6), text_units=5, text_buckets=50)
+
+
+def pixels(*shape: int, layout: str = "CHW") -> ArraySpec:
+    return ArraySpec(shape=shape, dtype=np.dtype(np.uint8), kind="pixels", layout=layout)  # type: ignore[arg-type]
+
+
+def vector(width: int) -> ArraySpec:
+    return ArraySpec(shape=(width,), dtype=np.dtype(np.float32), kind="vector")
+
+
+def text(length: int) -> ArraySpec:
+    return ArraySpec(shape=(length,), dtype=np.dtype(np.int64), kind="text")
+
+
+def images(*shape: int) -> torch.Tensor:
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+
+
+def test_resnet_has_the_papers_sections():
+    config = AgentConfig(resnet_channels=(16, 32, 32))
+    encoder = Encoder({"image": pixels(3, 72, 96)}, config)
+    convolutions = [m for m in encoder.modules() if isinstance(m, nn.Conv2d)]
+    assert [(c.in_channels, c.out_channels) for c in convolutions] == [
+        (3, 16), *[(16, 16)] * 4, (16, 32), *[(32, 32)] * 4, (32, 32), *[(32, 32)] * 4,
+    ]  # fmt: skip
+    assert all(c.kernel_size == (3, 3) and c.stride == (1, 1) for c in convolutions)
+    assert encoder.pixels[0].readout.in_features == 32 * 9 * 12
+    assert encoder({"image": images(2, 3, 72, 96)}).shape == (2, encoder.width) == (2, 256)
+
+
+def test_nature_cnn_flattens_to_3136_on_atari_frames():
+    encoder = Encoder({"image": pixels(4, 84, 84)}, AgentConfig(pixels="nature", pixel_features=512))
+    assert encoder.pixels[0].readout.in_features == 64 * 7 * 7
+    assert encoder({"image": images(2, 4, 84, 84)}).shape == (2, 512)
+
+
+def test_residual_block_adds_two_relu_convolutions_to_its_input():
+    block = ResidualBlock(3)
+    x = torch.randn(2, 3, 5, 5)
+    inner = torch.relu(block.first(torch.relu(x)))
+    torch.testing.assert_close(block(x), x + block.second(inner))
+
+
+def test_convolutions_run_in_channels_last_on_intensities_between_0_and_1():
+    encoder = Encoder({"image": pixels(3, 16, 16)}, SMALL)
+    first = next(m for m in encoder.modules() if isinstance(m, nn.Conv2d))
+    seen = []
+    first.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    frames = images(2, 3, 16, 16)
+    encoder({"image": frames})
+    assert first.weight.is_contiguous(memory_format=torch.channels_last) and not first.weight.is_contiguous()
+    assert seen[0].is_contiguous(memory_format=torch.channels_last) and not seen[0].is_contiguous()
+    torch.testing.assert_close(seen[0], frames.float() / 255.0)
+
+
+def test_image_layouts_agree():
+    encoder = Encoder({"image": pixels(3, 16, 20)}, SMALL)
+    transposed = Encoder({"image": pixels(16, 20, 3, layout="HWC")}, SMALL)
+    transposed.load_state_dict(encoder.state_dict())
+    frames = images(4, 3, 16, 20)
+    torch.testing.assert_close(
+        transposed({"image": frames.permute(0, 2, 3, 1).contiguous()}), encoder({"image": frames})
+    )
+
+
+@pytest.mark.parametrize("shape", [(3, 20, 84), (3, 84, 35)])
+def test_images_too_small_for_the_nature_cnn_are_refused(shape):
+    with pytest.raises(UserError, match=f"{shape[1]}x{shape[2]} are too small"):
+        Encoder({"image": pixels(*shape)}, AgentConfig(pixels="nature"))
+
+
+def test_resnet_takes_images_of_one_pixel_and_refuses_images_without_channels():
+    assert Encoder({"image": pixels(1, 1, 1)}, SMALL)({"image": images(2, 1, 1, 1)}).shape == (2, 16)
+    with pytest.raises(UserError, match="channels, height and width"):
+        Encoder({"image": pixels(84, 84)}, SMALL)
+
+
+def test_every_observation_reaches_the_features():
+    spec = {"left": pixels(3, 16, 16), "right": pixels(3, 16, 16), "joints": vector(3), "speed": vector(2), "say": text(4)}
+    encoder = Encoder(spec, SMALL)
+    assert encoder.width == 16 + 16 + 6 + 5
+    observation = {
+        "left": images(1, 3, 16, 16), "right": images(1, 3, 16, 16), "joints": torch.ones(1, 3),
+        "speed": torch.ones(1, 2), "say": torch.tensor([[1, 2, 0, 0]]),
+    }  # fmt: skip
+    before = encoder(observation)
+    assert before.shape == (1, encoder.width)
+    for name, value in observation.items():
+        changed = (encoder({**observation, name: value + 1}) - before)[0] != 0
+        parts = [part.any().item() for part in changed.split([16, 16, 6, 5])]
+        assert parts == [name == "left", name == "right", name in ("joints", "speed"), name == "say"]
+
+
+def test_no_observations_are_refused():
+    with pytest.raises(UserError, match="no observations"):
+        Encoder({}, SMALL)
+
+
+def test_mlp_activates_every_layer_and_is_the_identity_without_layers():
+    x = torch.randn(5, 7)
+    assert MLP(7, ()).width == 7 and torch.equal(MLP(7, ())(x), x)
+    mlp = MLP(7, (9, 4), "elu")
+    hidden = nn.functional.elu(mlp.layers[0](x))
+    torch.testing.assert_close(mlp(x), nn.functional.elu(mlp.layers[2](hidden)))
+
+
+def test_layer_norm_follows_the_first_layer_and_bounds_the_scale_of_inputs():
+    mlp = MLP(7, (9, 4), layer_norm=True)
+    assert [type(m) for m in mlp.layers] == [nn.Linear, nn.LayerNorm, nn.Tanh, nn.Linear, nn.ReLU]
+    x = torch.randn(5, 7)
+    torch.testing.assert_close(mlp(x), mlp(1000.0 * x), atol=1e-3, rtol=1e-3)
+
+
+def test_hidden_layers_start_orthogonal_with_gain_sqrt_2():
+    layer = MLP(20, (8,)).layers[0]
+    torch.testing.assert_close(layer.weight @ layer.weight.T, 2.0 * torch.eye(8), atol=1e-5, rtol=0)
+    assert not layer.bias.any()
+
+
+def test_large_resnet_starts_with_features_of_order_one():
+    torch.manual_seed(0)
+    encoder = Encoder({"image": pixels(4, 42, 42)}, AgentConfig(resnet_channels=(64, 128, 128)))
+    with torch.no_grad():
+        scale = encoder({"image": images(2, 4, 42, 42)}).square().mean().sqrt()
+    assert 0.3 < scale < 3.0
+
+
+def test_normaliser_equals_numpy_after_commit_and_is_unchanged_before():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(5.0, 3.0, (60, 4)).astype(np.float32)
+    valid = rng.random(60) < 0.7
+    rows[~valid] = np.nan
+    normaliser = ObservationNormaliser(4)
+    x = torch.randn(3, 4)
+    for part in (slice(0, 7), slice(7, 8), slice(8, 60)):
+        normaliser.accumulate(torch.from_numpy(rows[part]), torch.from_numpy(valid[part]))
+    normaliser.accumulate(torch.full((2, 4), np.nan), torch.tensor([False, False]))
+    assert torch.equal(normaliser(x), x)
+    normaliser.commit()
+    kept = rows[valid].astype(np.float64)
+    np.testing.assert_allclose(normaliser.mean.numpy(), kept.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(normaliser.var.numpy(), kept.var(0), rtol=1e-12)
+    assert normaliser.count == valid.sum()
+    expected = (x.numpy() - kept.mean(0)) / np.sqrt(kept.var(0) + 1e-8)
+    np.testing.assert_allclose(normaliser(x).numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_normaliser_clips_and_an_empty_one_stays_the_identity_after_commit():
+    normaliser = ObservationNormaliser(1)
+    normaliser.commit()
+    assert normaliser(torch.tensor([[-50.0], [0.3], [50.0]])).flatten().tolist() == pytest.approx([-10.0, 0.3, 10.0])
+
+
+def test_normaliser_continues_from_its_state_dict():
+    one, other = ObservationNormaliser(2), ObservationNormaliser(2)
+    everything = torch.ones(5, dtype=torch.bool)
+    one.accumulate(torch.randn(5, 2), everything)
+    other.load_state_dict(one.state_dict())
+    more = torch.randn(5, 2)
+    for normaliser in (one, other):
+        normaliser.accumulate(more, everything)
+        normaliser.commit()
+    assert torch.equal(one.mean, other.mean) and torch.equal(one.var, other.var) and one.count == other.count == 10
+
+
+def test_encoder_normalises_all_vectors_together():
+    config = AgentConfig(hidden=(), normalise_observations=True)
+    encoder = Encoder({"a": vector(1), "b": vector(2)}, config)
+    observation = {"a": torch.tensor([[1.0], [3.0]]), "b": torch.tensor([[0.0, 5.0], [2.0, 9.0]])}
+    assert encoder.normaliser is not None
+    encoder.normaliser.accumulate(encoder.vector(observation), torch.ones(2, dtype=torch.bool))
+    encoder.normaliser.commit()
+    torch.testing.assert_close(encoder(observation), torch.tensor([[-1.0, -1, -1], [1, 1, 1]]))
+
+
+HASHES = [775, 757, 79, 456, 380, 0, 0, 0]
+"""CRC-32 modulo 1000, plus one, of: go to the red ball."""
+
+
+def test_word_codes_are_the_same_everywhere():
+    assert hash_words("Go to the Red ball", 1000, 8).tolist() == HASHES
+    assert hash_words("go TO the red  ball", 1000, 3).tolist() == HASHES[:3]
+    assert hash_words("", 1000, 2).tolist() == [0, 0]
+    codes = hash_words(" ".join(str(i) for i in range(500)), 7, 500)
+    assert codes.dtype == np.int64 and set(codes) == set(range(1, 8))
+
+
+def test_texts_do_not_depend_on_padding_and_empty_ones_are_zero():
+    encoder = TextEncoder(SMALL)
+    short = encoder(torch.tensor([[3, 7], [4, 0], [0, 0]]))
+    long = encoder(torch.tensor([[3, 7, 0, 0], [4, 0, 0, 0], [0, 0, 0, 0]]))
+    torch.testing.assert_close(short, long)
+    assert not short[2].any() and short[0].any() and not torch.allclose(short[0], short[1])
+
+
+def test_repeated_texts_give_the_outputs_and_gradients_of_single_ones():
+    encoder = TextEncoder(SMALL)
+    codes = torch.tensor([[3, 7, 0], [9, 1, 2], [3, 7, 0], [0, 0, 0], [3, 7, 0]])
+    weights = torch.randn(5, encoder.width)
+
+    def gradients(outputs: torch.Tensor) -> list[torch.Tensor]:
+        return list(torch.autograd.grad((outputs * weights).sum(), list(encoder.parameters())))
+
+    together, apart = encoder(codes), torch.cat([encoder(row[None]) for row in codes])
+    torch.testing.assert_close(together, apart)
+    torch.testing.assert_close(gradients(together), gradients(apart))
