@@ -169,7 +169,7 @@ class ActorConfig:
     fleet: Literal["serial", "overlapping"] = "serial"
     """Act then learn with all cores, or actor threads that feed a bounded queue while the learner works."""
     num_envs: int = 64
-    """Environments of each actor."""
+    """Environments of each actor. Fewer than batch_size: several unrolls make a batch; more: an unroll makes several."""
     num_actors: int = 1
     """Actor threads of the overlapping fleet."""
     queue_size: int = 2
@@ -210,11 +210,6 @@ class Config:
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     actors: ActorConfig = field(default_factory=ActorConfig)
     run: RunConfig = field(default_factory=RunConfig)
-
-    @property
-    def unrolls_per_step(self) -> int:
-        """Actor unrolls that make up one batch."""
-        return self.learner.batch_size // self.actors.num_envs
 
     @property
     def agent_steps_per_learner_step(self) -> int:
@@ -321,11 +316,11 @@ def problems(config: Config) -> list[str]:
             f"learner.batch_size={learner.batch_size} does not divide over {learner.virtual_replicas} replicas; "
             f"try {learner.batch_size - remainder or learner.virtual_replicas}"
         )
-    if learner.batch_size % actors.num_envs:
+    if learner.batch_size % actors.num_envs and actors.num_envs % learner.batch_size:
         multiple = max(actors.num_envs, learner.batch_size - learner.batch_size % actors.num_envs)
         found.append(
-            f"learner.batch_size={learner.batch_size} is not a multiple of actors.num_envs={actors.num_envs}; "
-            f"try --learner.batch-size {multiple}"
+            f"learner.batch_size={learner.batch_size} and actors.num_envs={actors.num_envs}: one must be a multiple of "
+            f"the other; try --learner.batch-size {multiple}"
         )
     if learner.batch_size // learner.virtual_replicas * learner.unroll_length * loss.top_fraction < 1:
         found.append("a minibatch of one sample has no top half; raise learner.batch_size or learner.unroll_length")

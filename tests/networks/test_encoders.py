@@ -91,7 +91,13 @@ def test_resnet_takes_images_of_one_pixel_and_refuses_images_without_channels():
 
 
 def test_every_observation_reaches_the_features():
-    spec = {"left": pixels(3, 16, 16), "right": pixels(3, 16, 16), "joints": vector(3), "speed": vector(2), "say": text(4)}
+    spec = {
+        "left": pixels(3, 16, 16),
+        "right": pixels(3, 16, 16),
+        "joints": vector(3),
+        "speed": vector(2),
+        "say": text(4),
+    }
     encoder = Encoder(spec, SMALL)
     assert encoder.width == 16 + 16 + 6 + 5
     observation = {

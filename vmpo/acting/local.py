@@ -1,4 +1,8 @@
-"""Fleets of actors in this process: one that alternates with the learner, one that overlaps with it."""
+"""Fleets of actors in this process: one that alternates with the learner, one that overlaps with it.
+
+A batch is made of whole unrolls. Several unrolls of the environments make one batch, or one unroll of many environments
+makes several batches, which the learner then takes one after another.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +49,18 @@ class SerialFleet:
 
     def __init__(self, config: Config, make_actor: MakeActor) -> None:
         self.actors = [make_actor(0)]
-        self._batch = _slot(config, self.actors[0], config.learner.batch_size)
-        self._parts = split(self._batch, config.unrolls_per_step)
+        columns = max(config.learner.batch_size, config.actors.num_envs)
+        slot = _slot(config, self.actors[0], columns)
+        self._unrolls = split(slot, columns // config.actors.num_envs)
+        self._batches = split(slot, columns // config.learner.batch_size)
+        self._waiting: list[Trajectory] = []
 
     def collect(self) -> Collected:
-        episodes = [episode for part in self._parts for episode in self.actors[0].unroll(part)]
-        return Collected(batch=self._batch, episodes=episodes)
+        episodes: list[EpisodeResult] = []
+        if not self._waiting:
+            episodes = [episode for unroll in self._unrolls for episode in self.actors[0].unroll(unroll)]
+            self._waiting = list(self._batches)
+        return Collected(batch=self._waiting.pop(0), episodes=episodes)
 
     def publish(self, weights: Weights) -> None:
         self.actors[0].load(weights)
@@ -64,11 +74,14 @@ class OverlappingFleet:
 
     def __init__(self, config: Config, make_actor: MakeActor) -> None:
         self.actors = [make_actor(index) for index in range(config.actors.num_actors)]
-        self._unrolls_per_step = config.unrolls_per_step
+        columns = max(config.learner.batch_size, config.actors.num_envs)
+        self._unrolls_together = columns // config.actors.num_envs
+        self._batches_together = columns // config.learner.batch_size
+        self._waiting: list[Trajectory] = []
         self._ready: queue.Queue[Collected | Exception] = queue.Queue(maxsize=config.actors.queue_size)
         self._free: queue.Queue[Trajectory] = queue.Queue()
         # One slot in the hands of each actor, the queue full, and one batch with the learner.
-        for _ in range(len(self.actors) + config.actors.queue_size + self._unrolls_per_step):
+        for _ in range(len(self.actors) + config.actors.queue_size + self._unrolls_together):
             self._free.put(_slot(config, self.actors[0], config.actors.num_envs))
         self._lent: list[Trajectory] = []
         self._weights: Weights | None = None
@@ -78,20 +91,15 @@ class OverlappingFleet:
             thread.start()
 
     def collect(self) -> Collected:
-        for slot in self._lent:
-            self._free.put(slot)
-        self._lent = []
         episodes: list[EpisodeResult] = []
-        while len(self._lent) < self._unrolls_per_step:
-            try:
-                unroll = self._ready.get(timeout=WAIT_SECONDS)
-            except queue.Empty:
-                raise TimeoutError(f"no actor finished an unroll within {WAIT_SECONDS:.0f} s") from None
-            if isinstance(unroll, Exception):
-                raise unroll
-            self._lent.append(unroll.batch)
-            episodes.extend(unroll.episodes)
-        return Collected(batch=concatenate(self._lent), episodes=episodes)
+        if not self._waiting:
+            for slot in self._lent:
+                self._free.put(slot)
+            unrolls = [self._take_ready() for _ in range(self._unrolls_together)]
+            self._lent = [unroll.batch for unroll in unrolls]
+            self._waiting = split(concatenate(self._lent), self._batches_together)
+            episodes = [episode for unroll in unrolls for episode in unroll.episodes]
+        return Collected(batch=self._waiting.pop(0), episodes=episodes)
 
     def publish(self, weights: Weights) -> None:
         self._weights = weights
@@ -112,6 +120,15 @@ class OverlappingFleet:
                 self._hand_over(Collected(batch=slot, episodes=actor.unroll(slot)))
         except Exception as error:
             self._hand_over(error)
+
+    def _take_ready(self) -> Collected:
+        try:
+            unroll = self._ready.get(timeout=WAIT_SECONDS)
+        except queue.Empty:
+            raise TimeoutError(f"no actor finished an unroll within {WAIT_SECONDS:.0f} s") from None
+        if isinstance(unroll, Exception):
+            raise unroll
+        return unroll
 
     def _take_free(self) -> Trajectory | None:
         """Wait for a free slot; None once the fleet closes."""

@@ -1,4 +1,4 @@
-"""Environments by name: a table of adapters, each imported only when it is asked for, because each needs a simulator."""
+"""Environments by name: a table of adapters, each imported only when asked for, because each needs a simulator."""
 
 from __future__ import annotations
 

@@ -1,0 +1,165 @@
+"""Continuous control on EnvPool: Gym's MuJoCo tasks (``Ant-v4``) and the DeepMind Control Suite (``HumanoidRun-v1``).
+
+EnvPool steps all environments in C++ threads and resets in the call after an end. A control-suite episode ends by its
+time limit alone, LQR's excepted. An episode that terminates in the very step of its limit is reported as truncated only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from vmpo.config import EnvConfig
+from vmpo.errors import UserError, missing_extra, unknown
+from vmpo.records import ArraySpec, ContinuousActions, EnvSpec, Timestep
+from vmpo.suites import arrivals
+
+_DOG = ("ball_state", "target_position")
+_HUMANOID = ("position",)
+_PURE_STATE = ("joint_angles", "head_height", "extremities", "torso_vertical", "com_velocity")
+_QUADRUPED = ("origin", "rangefinder", "ball_state", "target_position")
+
+FOREIGN: Mapping[str, tuple[str, ...]] = {
+    "DogStand-v1": _DOG,
+    "DogWalk-v1": _DOG,
+    "DogTrot-v1": _DOG,
+    "DogRun-v1": _DOG,
+    "FingerSpin-v1": ("target_position", "dist_to_target"),
+    "FishUpright-v1": ("target",),
+    "HumanoidStand-v1": _HUMANOID,
+    "HumanoidWalk-v1": _HUMANOID,
+    "HumanoidRun-v1": _HUMANOID,
+    "HumanoidRunPureState-v1": _PURE_STATE,
+    "QuadrupedWalk-v1": _QUADRUPED,
+    "QuadrupedRun-v1": _QUADRUPED,
+    "QuadrupedEscape-v1": _QUADRUPED[2:],
+    "QuadrupedFetch-v1": _QUADRUPED[:2],
+}
+"""Arrays that a task does not have in dm_control. EnvPool gives each task all arrays of its domain, mostly zeros."""
+
+PICTURE = {"render_mode": "rgb_array", "render_width": 320, "render_height": 240}
+
+
+def make(config: EnvConfig, num_envs: int, seed: int, render: bool = False) -> MujocoEnv:
+    """Build ``num_envs`` environments of ``config.id``; ``reset`` seeds them."""
+    return MujocoEnv(config, num_envs, render)
+
+
+class MujocoEnv:
+    """An EnvPool whose observations are one float32 vector: the task's arrays in EnvPool's order."""
+
+    def __init__(self, config: EnvConfig, num_envs: int, render: bool = False) -> None:
+        self.num_envs, self._render = num_envs, render
+        self._task, self._envpool = task_id(config.id), _envpool()
+        self._options: dict[str, Any] = {"num_envs": num_envs, "num_threads": config.simulator_threads}
+        if config.max_episode_steps is not None:
+            self._options["max_episode_steps"] = config.max_episode_steps
+        self._pool: Any = None
+        self._resetting = np.zeros(num_envs, np.bool_)
+        spec = self._envpool.make_spec(self._task, **self._options)
+        self._columns = _columns(self._task, spec.observation_space)
+        width = max(columns.stop for columns in self._columns.values())
+        self._vector = np.zeros((num_envs, width), np.float32)
+        low, high = (bound.astype(np.float32) for bound in (spec.action_space.low, spec.action_space.high))
+        self.spec = EnvSpec(
+            observation={"observation": ArraySpec(shape=(width,), dtype=np.dtype(np.float32), kind="vector")},
+            action=ContinuousActions(low=low, high=high),
+            tasks=(self._task,),
+        )
+
+    def reset(self, seed: int) -> Timestep:
+        """Start all episodes anew; the same seed gives the same stream.
+
+        EnvPool takes its seeds when it is built, so it is built here. The control suite needs about a quarter of a
+        second for each environment.
+        """
+        self.close()
+        seeds = arrivals.env_seeds(seed, self.num_envs)
+        drawing = PICTURE if self._render else {}
+        self._pool = self._envpool.make_gymnasium(self._task, seed=seeds, **self._options, **drawing)
+        observation, _ = self._pool.reset()
+        self._resetting = np.zeros(self.num_envs, np.bool_)
+        return arrivals.opening(self._flatten(observation), self.num_envs)
+
+    def step(self, actions: np.ndarray) -> Timestep:
+        observation, score, terminated, truncated, _ = self._pool.step(actions)
+        flat = self._flatten(observation)
+        timestep = arrivals.next_step(flat, score, terminated, truncated, resetting=self._resetting)
+        self._resetting = timestep.ended
+        return timestep
+
+    def _flatten(self, observation: np.ndarray | dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Copy what was delivered into the vector, cast to float32 on the way."""
+        arrays = observation if isinstance(observation, dict) else {"": observation}
+        for name, columns in self._columns.items():
+            np.copyto(self._vector[:, columns], arrays[name].reshape(self.num_envs, -1), casting="same_kind")
+        return {"observation": self._vector}
+
+    def render(self) -> np.ndarray:
+        if not self._render:
+            raise UserError(f"{self._task} was not made for rendering; make it with render=True")
+        _load_opengl()
+        return self._pool.render(0)[0]
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+
+def task_id(name: str) -> str:
+    """EnvPool's name of a task from its usual spellings: ``humanoid-run``, ``cheetah_run``, ``halfcheetah-v4``."""
+    registry = _envpool().registration.registry
+    tasks: dict[str, list[str]] = {"gym": [], "dmc": []}
+    for task, (module, _, _) in registry.specs.items():
+        parent, _, kind = module.rpartition(".")
+        if parent == "envpool.mujoco" and kind in tasks:
+            tasks[kind].append(task)
+    # The control suite's tasks have one version only, so it need not be given.
+    spellings = {_plain(task): task for kind in tasks.values() for task in kind}
+    spellings |= {_plain(task).removesuffix("v1"): task for task in tasks["dmc"]}
+    if _plain(name) not in spellings:
+        raise unknown("MuJoCo task", name, spellings.values())
+    return spellings[_plain(name)]
+
+
+def _plain(name: str) -> str:
+    return re.sub("[^a-z0-9]", "", name.lower())
+
+
+def _columns(task: str, space: Any) -> dict[str, slice]:
+    """Where each array of the task stands in the vector; a task with a single array calls it by the empty name."""
+    from gymnasium.spaces import Dict
+
+    parts = dict(space.spaces) if isinstance(space, Dict) else {"": space}
+    columns, start = {}, 0
+    for name, part in parts.items():
+        if name not in FOREIGN.get(task, ()):
+            width = int(np.prod(part.shape or ()))
+            columns[name] = slice(start, start + width)
+            start += width
+    return columns
+
+
+def _envpool() -> Any:
+    try:
+        import envpool
+        import envpool.registration
+    except ImportError as error:
+        raise missing_extra("envpool", "mujoco") from error
+    return envpool
+
+
+def _load_opengl() -> None:
+    """Load EGL for everyone: without it MuJoCo does not raise but ends the whole process."""
+    if sys.platform != "linux":
+        return
+    try:
+        ctypes.CDLL("libEGL.so.1", mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise UserError("drawing MuJoCo needs EGL; install it with: apt-get install libegl1") from error
