@@ -95,7 +95,8 @@ def test_previous_action_and_reward_can_be_left_out():
 
 def test_discrete_actions_are_encoded_as_one_hot_vectors_side_by_side():
     encoded = encode_action(torch.tensor([[[2, 0]], [[0, 1]]]), DISCRETE)
-    assert encoded.tolist() == [[[0, 0, 1, 1, 0]], [[1, 0, 0, 0, 1]]] and encoded.dtype == torch.float32
+    assert encoded.tolist() == [[[0, 0, 1, 1, 0]], [[1, 0, 0, 0, 1]]]
+    assert encoded.dtype == torch.float32
 
 
 def test_continuous_actions_are_encoded_as_they_are_up_to_10():
@@ -123,8 +124,10 @@ def test_nothing_before_a_reset_changes_what_follows(core):
 def test_heads_have_one_hidden_layer_and_a_readout_with_zero_bias():
     agent = build("lstm")
     assert agent.policy_hidden.width == agent.value_hidden.width == 9
-    assert agent.policy_readout.weight.shape == (5, 9) and agent.value_readout.weight.shape == (2, 9)
-    assert not agent.policy_readout.bias.any() and not agent.value_readout.bias.any()
+    assert agent.policy_readout.weight.shape == (5, 9)
+    assert agent.value_readout.weight.shape == (2, 9)
+    assert not agent.policy_readout.bias.any()
+    assert not agent.value_readout.bias.any()
     torch.testing.assert_close(agent.value_readout.weight @ agent.value_readout.weight.T, torch.eye(2))
     names = [name for name, value in agent.state_dict().items() if value.shape == (2, 9)]
     assert names == ["value_readout.weight"]
@@ -157,9 +160,11 @@ def test_every_parameter_learns_from_policy_and_value(core):
 
 
 def test_normaliser_and_pixel_control_head_exist_where_asked_for():
-    assert build("none").normaliser is None and build("none").pixel_control_head is None
+    assert build("none").normaliser is None
+    assert build("none").pixel_control_head is None
     agent = build("none", normalise_observations=True)
-    assert agent.normaliser is agent.encoder.normaliser and agent.normaliser is not None
+    assert agent.normaliser is agent.encoder.normaliser
+    assert agent.normaliser is not None
     single = Agent(spec(DiscreteActions(sizes=(3,))), SMALL, num_parameters=3, pixel_control=True)
     output, _ = single.unroll(inputs(DiscreteActions(sizes=(3,))), single.initial_state(3))
     assert single.pixel_control_head is not None

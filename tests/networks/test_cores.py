@@ -118,7 +118,8 @@ def test_no_gradient_crosses_a_reset(name):
     y, _ = core.unroll(x, first, warm_state(core))
     (gradient,) = torch.autograd.grad(y[6:].square().sum(), x)
     assert not gradient[:6, 1].any()
-    assert gradient[5, [0, 2, 3]].any(dim=-1).all() and gradient[6:].any(dim=-1).all()
+    assert gradient[5, [0, 2, 3]].any(dim=-1).all()
+    assert gradient[6:].any(dim=-1).all()
 
 
 @pytest.mark.parametrize("name", RECURRENT)
@@ -128,7 +129,8 @@ def test_the_past_of_an_episode_reaches_its_present_but_the_future_does_not(name
     x.requires_grad_()
     y, _ = core.unroll(x, torch.zeros(12, 4, dtype=torch.bool), core.initial_state(4))
     (gradient,) = torch.autograd.grad(y[6].square().sum(), x)
-    assert gradient[4:7].any(dim=-1).all() and not gradient[7:].any()
+    assert gradient[4:7].any(dim=-1).all()
+    assert not gradient[7:].any()
 
 
 def test_lstm_runs_once_per_stretch_without_resets():
@@ -248,7 +250,8 @@ def test_initial_states_are_zeros_of_the_documented_shapes():
 
 def test_transformer_has_the_layers_of_table_6():
     core = make_core(256, AgentConfig(core="transformer"))
-    assert isinstance(core, TransformerXL) and core.width == 256
+    assert isinstance(core, TransformerXL)
+    assert core.width == 256
     attention = 256 * 128 * 5 + 2 * 128
     mlp = 256 * 512 + 512 + 512 * 256 + 256
     norms = 4 * 256

@@ -63,8 +63,10 @@ def test_convolutions_run_in_channels_last_on_intensities_between_0_and_1():
     first.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     frames = images(2, 3, 16, 16)
     encoder({"image": frames})
-    assert first.weight.is_contiguous(memory_format=torch.channels_last) and not first.weight.is_contiguous()
-    assert seen[0].is_contiguous(memory_format=torch.channels_last) and not seen[0].is_contiguous()
+    assert first.weight.is_contiguous(memory_format=torch.channels_last)
+    assert not first.weight.is_contiguous()
+    assert seen[0].is_contiguous(memory_format=torch.channels_last)
+    assert not seen[0].is_contiguous()
     torch.testing.assert_close(seen[0], frames.float() / 255.0)
 
 
@@ -119,7 +121,8 @@ def test_no_observations_are_refused():
 
 def test_mlp_activates_every_layer_and_is_the_identity_without_layers():
     x = torch.randn(5, 7)
-    assert MLP(7, ()).width == 7 and torch.equal(MLP(7, ())(x), x)
+    assert MLP(7, ()).width == 7
+    assert torch.equal(MLP(7, ())(x), x)
     mlp = MLP(7, (9, 4), "elu")
     hidden = nn.functional.elu(mlp.layers[0](x))
     torch.testing.assert_close(mlp(x), nn.functional.elu(mlp.layers[2](hidden)))
@@ -181,7 +184,9 @@ def test_normaliser_continues_from_its_state_dict():
     for normaliser in (one, other):
         normaliser.accumulate(more, everything)
         normaliser.commit()
-    assert torch.equal(one.mean, other.mean) and torch.equal(one.var, other.var) and one.count == other.count == 10
+    assert torch.equal(one.mean, other.mean)
+    assert torch.equal(one.var, other.var)
+    assert one.count == other.count == 10
 
 
 def test_encoder_normalises_all_vectors_together():
@@ -203,7 +208,8 @@ def test_word_codes_are_the_same_everywhere():
     assert hash_words("go TO the red  ball", 1000, 3).tolist() == HASHES[:3]
     assert hash_words("", 1000, 2).tolist() == [0, 0]
     codes = hash_words(" ".join(str(i) for i in range(500)), 7, 500)
-    assert codes.dtype == np.int64 and set(codes) == set(range(1, 8))
+    assert codes.dtype == np.int64
+    assert set(codes) == set(range(1, 8))
 
 
 def test_texts_do_not_depend_on_padding_and_empty_ones_are_zero():
@@ -211,7 +217,9 @@ def test_texts_do_not_depend_on_padding_and_empty_ones_are_zero():
     short = encoder(torch.tensor([[3, 7], [4, 0], [0, 0]]))
     long = encoder(torch.tensor([[3, 7, 0, 0], [4, 0, 0, 0], [0, 0, 0, 0]]))
     torch.testing.assert_close(short, long)
-    assert not short[2].any() and short[0].any() and not torch.allclose(short[0], short[1])
+    assert not short[2].any()
+    assert short[0].any()
+    assert not torch.allclose(short[0], short[1])
 
 
 def test_repeated_texts_give_the_outputs_and_gradients_of_single_ones():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -49,7 +50,7 @@ class MLP(nn.Module):
         super().__init__()
         widths = (width_in, *hidden)
         layers: list[nn.Module] = []
-        for index, (inputs, outputs) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+        for index, (inputs, outputs) in enumerate(pairwise(widths)):
             layers.append(orthogonal(nn.Linear(inputs, outputs)))
             bounded = layer_norm and index == 0
             layers.extend([nn.LayerNorm(outputs), nn.Tanh()] if bounded else [ACTIVATIONS[activation]()])

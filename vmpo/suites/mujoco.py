@@ -1,7 +1,7 @@
 """Continuous control on EnvPool: Gym's MuJoCo tasks (``Ant-v4``) and the DeepMind Control Suite (``HumanoidRun-v1``).
 
 EnvPool steps all environments in C++ threads and resets in the call after an end. A control-suite episode ends by its
-time limit alone, LQR's excepted. An episode that terminates in the very step of its limit is reported as truncated only.
+time limit alone, LQR's excepted. An episode that terminates in the very step of its limit counts as truncated.
 """
 
 from __future__ import annotations

@@ -1,0 +1,92 @@
+"""Small environments' specs, configurations and random unrolls that the tests of learning and acting share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from vmpo.config import ActorConfig, AgentConfig, Config, LearnerConfig, LossConfig, RunConfig
+from vmpo.learning.learner import Learner
+from vmpo.networks.agent import AgentInput
+from vmpo.records import ArraySpec, ContinuousActions, DiscreteActions, EnvSpec, Trajectory
+
+VECTOR = {"vector": ArraySpec(shape=(5,), dtype=np.dtype(np.float32), kind="vector")}
+DISCRETE = DiscreteActions(sizes=(3,))
+CONTINUOUS = ContinuousActions(low=-np.ones(2, np.float32), high=np.ones(2, np.float32))
+
+
+def env_spec(action: Any = DISCRETE, tasks: tuple[str, ...] = ("task",)) -> EnvSpec:
+    return EnvSpec(observation=VECTOR, action=action, tasks=tasks)
+
+
+def small_config(**sections: dict[str, Any]) -> Config:
+    """An MLP of 16 units on unrolls of 6 x 4; sections override fields by name."""
+    config = Config(
+        agent=AgentConfig(
+            hidden=(16,),
+            head_units=8,
+            lstm_units=8,
+            transformer_layers=2,
+            transformer_heads=2,
+            transformer_key_size=4,
+            transformer_mlp=16,
+            transformer_width=8,
+            transformer_memory=4,
+        ),
+        loss=LossConfig(epsilon_policy=0.01, epsilon_mean=0.01, epsilon_covariance=1e-3),
+        learner=LearnerConfig(batch_size=4, unroll_length=6, target_period=3, learning_rate=1e-2),
+        actors=ActorConfig(num_envs=4),
+        run=RunConfig(frames=96, tensorboard=False, log_steps=1),
+    )
+    return replace(config, **{name: replace(getattr(config, name), **fields) for name, fields in sections.items()})
+
+
+def random_unrolls(learner: Learner, seed: int, resets: bool = True) -> Trajectory:
+    """Unrolls as an actor would record them with the learner's target weights: the behaviour is the target's."""
+    generator = torch.Generator().manual_seed(seed)
+    length, batch = learner.config.learner.unroll_length, learner.config.learner.batch_size
+    steps, spec = length + 1, learner.spec
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    firsts = torch.rand(steps, batch, generator=generator) < (0.25 if resets else 0.0)
+    valids = ~firsts
+    state = {k: 0.5 * normal(*v.shape) if v.is_floating_point() else v for k, v in learner.target.initial_state(batch).items()}
+    observations = {"vector": normal(steps, batch, 5)}
+    rewards, tasks = normal(steps, batch), torch.randint(len(spec.tasks), (batch,), generator=generator).expand(steps, batch)
+    discounts = (torch.rand(steps, batch, generator=generator) > 0.2).float()
+    actions = torch.zeros(steps, batch, spec.action.width, dtype=torch.int64 if spec.action is DISCRETE else torch.float32)
+    behaviour = torch.zeros(length, batch, learner.family.num_parameters)
+    carried = state
+    with torch.no_grad():
+        for t in range(length):
+            inputs = AgentInput(
+                observation={k: v[t] for k, v in observations.items()},
+                previous_action=actions[t],
+                previous_reward=rewards[t],
+                first=firsts[t],
+            )
+            output, carried = learner.target.step(inputs, carried)
+            behaviour[t] = output.policy
+            actions[t + 1] = learner.family.distribution(output.policy).sample(generator)
+    return Trajectory(
+        observations=observations,
+        rewards=rewards,
+        discounts=discounts,
+        firsts=firsts,
+        valids=valids,
+        tasks=tasks.contiguous(),
+        actions=actions,
+        behaviour=behaviour,
+        state=state,
+        versions=torch.full((batch,), learner.version),
+    )
+
+
+def new_learner(config: Config, spec: EnvSpec | None = None, seed: int = 0) -> Learner:
+    torch.manual_seed(seed)
+    return Learner(spec or env_spec(), config)
