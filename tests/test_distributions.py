@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import oracles
 import pytest
 import torch
 
-from tests import oracles
 from vmpo.distributions import Categorical, DiagonalGaussian, FullGaussian, PolicyFamily
 from vmpo.records import ContinuousActions, DiscreteActions
 

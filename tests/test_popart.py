@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import oracles
 import pytest
 import torch
 from torch import nn
 
-from tests import oracles
 from vmpo.popart import PopArtStatistics, denormalise, initial_statistics, normalise, rescale_, scale, updated
 
 CLIP = {"minimum": 1e-2, "maximum": 1e6}
@@ -160,6 +160,8 @@ def test_a_small_spread_around_a_large_mean_is_kept():
     for _ in range(100):
         s = updated(s, 1e4 + torch.randn(20, 20, generator=g), tasks, valid, rate=0.01)
     assert scale(s).item() == pytest.approx(1.0, rel=0.05)
+    two_values = 1e4 + torch.ones(20, 20) * torch.tensor([-1.0, 1.0]).repeat(10)
+    assert scale(updated(s, two_values, tasks, valid, rate=1.0)).item() == pytest.approx(1.0, rel=1e-6)
 
 
 def test_one_step_at_the_papers_rate_is_seen_by_large_statistics():

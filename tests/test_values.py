@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import oracles
 import pytest
 import torch
 
-from tests import oracles
 from vmpo.values import gae_returns, n_step_returns, vtrace
 
 

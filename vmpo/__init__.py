@@ -1,3 +1,12 @@
 """V-MPO (Song et al. 2019) on PyTorch: the algorithm, its agents, and the system that trains them."""
 
+from vmpo import presets
+from vmpo.config import Config
+from vmpo.errors import UserError
+from vmpo.policy import load
+from vmpo.train import evaluate_run as evaluate
+from vmpo.train import resume, train
+
 __version__ = "0.1.0"
+
+__all__ = ["Config", "UserError", "evaluate", "load", "presets", "resume", "train"]

@@ -1,0 +1,201 @@
+"""Actors, fleets and evaluation on environments whose every number is known."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from samples import env_spec, small_config
+
+from vmpo.acting.actor import Actor, allocate
+from vmpo.acting.evaluate import evaluate
+from vmpo.acting.local import OverlappingFleet, SerialFleet
+from vmpo.learning.learner import agent_inputs, make_agent, policy_family
+from vmpo.records import Timestep, Weights
+
+
+class CountingEnv:
+    """Environment i ends after ``lengths[i]`` steps; the observation is [i, step, 0, 0, 0] and step k earns k."""
+
+    def __init__(self, lengths, spec=None, delay=0.0, fail_at=None):
+        self.spec, self.num_envs = spec or env_spec(), len(lengths)
+        self.lengths, self.delay, self.fail_at = np.array(lengths), delay, fail_at
+        self.steps = np.zeros(self.num_envs, np.int64)
+        self.ended = np.zeros(self.num_envs, bool)
+        self.executed, self.closed, self.calls = [], False, 0
+
+    def reset(self, seed):
+        return self._arrive(np.ones(self.num_envs, bool))
+
+    def step(self, actions):
+        self.calls += 1
+        if self.calls == self.fail_at:
+            raise RuntimeError("the simulator broke")
+        time.sleep(self.delay)
+        self.executed.append(actions.copy())
+        first = self.ended.copy()
+        self.steps = np.where(first, 0, self.steps + 1)
+        return self._arrive(first)
+
+    def _arrive(self, first):
+        observation = np.zeros((self.num_envs, 5), np.float32)
+        observation[:, 0], observation[:, 1] = np.arange(self.num_envs), self.steps
+        self.ended = (self.steps == self.lengths) & ~first
+        reward = self.steps.astype(np.float32)
+        return Timestep(
+            observation={"vector": observation},
+            reward=reward,
+            discount=1.0 - self.ended.astype(np.float32),
+            first=first,
+            valid=~first,
+            task=np.zeros(self.num_envs, np.int64),
+            score=reward,
+            ended=self.ended,
+        )
+
+    def close(self):
+        self.closed = True
+
+
+def make_actor(env, config, seed=0, greedy=False):
+    torch.manual_seed(seed)
+    return Actor(env, make_agent(env.spec, config), policy_family(env.spec, config), seed=seed, greedy=greedy)
+
+
+def new_slot(actor, config):
+    return allocate(
+        actor.env.spec, actor.family, actor.network, config.learner.unroll_length, actor.env.num_envs, pin=False
+    )
+
+
+@pytest.mark.parametrize("core", ["none", "lstm", "transformer"])
+def test_the_recorded_distributions_are_those_of_an_unroll_from_the_recorded_state(core):
+    config = small_config(agent={"core": core})
+    actor = make_actor(CountingEnv([3, 5, 4, 50]), config)
+    slot = new_slot(actor, config)
+    for _ in range(3):
+        actor.unroll(slot)
+        with torch.no_grad():
+            output, _ = actor.network.unroll(agent_inputs(slot), slot.state)
+        torch.testing.assert_close(output.policy[:-1], slot.behaviour, rtol=1e-4, atol=1e-5)
+
+
+def test_an_unroll_continues_where_the_one_before_ended():
+    config = small_config()
+    actor = make_actor(CountingEnv([4, 100, 7, 3]), config)
+    first, second = new_slot(actor, config), new_slot(actor, config)
+    actor.unroll(first)
+    actor.unroll(second)
+    for name in ("rewards", "discounts", "firsts", "valids", "tasks", "actions"):
+        assert torch.equal(getattr(first, name)[-1], getattr(second, name)[0]), name
+    assert torch.equal(first.observations["vector"][-1], second.observations["vector"][0])
+    assert second.observations["vector"][:, 1, 1].tolist() == [6, 7, 8, 9, 10, 11, 12]
+
+
+def test_actions_stand_at_the_timestep_they_led_to():
+    config = small_config()
+    env = CountingEnv([100] * 4)
+    actor = make_actor(env, config)
+    slot = new_slot(actor, config)
+    actor.unroll(slot)
+    assert np.array_equal(np.stack(env.executed), slot.actions[1:].numpy())
+
+
+def test_a_gaussian_sample_is_recorded_raw_and_executed_within_the_bounds():
+    from samples import CONTINUOUS
+
+    config = small_config(agent={"initial_std": 3.0})
+    env = CountingEnv([100] * 4, spec=env_spec(CONTINUOUS))
+    actor = make_actor(env, config)
+    slot = new_slot(actor, config)
+    actor.unroll(slot)
+    raw, executed = slot.actions[1:].numpy(), np.stack(env.executed)
+    assert np.abs(raw).max() > 1.5
+    np.testing.assert_allclose(executed, np.clip(raw, -1, 1), atol=1e-6)
+
+
+def test_bounds_other_than_the_unit_box_are_scaled_and_missing_ones_passed():
+    from vmpo.records import ContinuousActions
+
+    spec = ContinuousActions(low=np.array([0.0, -2.0, -np.inf]), high=np.array([10.0, 2.0, np.inf]))
+    executed = spec.executable(np.array([[0.0, 0.5, 7.0], [-3.0, 3.0, -7.0]], np.float32))
+    np.testing.assert_allclose(executed, [[5.0, 1.0, 7.0], [0.0, 2.0, -7.0]])
+
+
+def test_episodes_are_counted_once_with_their_whole_return():
+    config = small_config(learner={"unroll_length": 20})
+    actor = make_actor(CountingEnv([4, 100, 7, 3]), config)
+    episodes = actor.unroll(new_slot(actor, config))
+    found = sorted((e.env_index, e.length, e.episode_return) for e in episodes)
+    # A reset takes a call of its own: length 4 ends at calls 4, 9, 14, 19.
+    assert found == [(0, 4, 10.0)] * 4 + [(2, 7, 28.0)] * 2 + [(3, 3, 6.0)] * 5
+
+
+def test_evaluation_takes_a_set_number_of_episodes_from_each_environment():
+    """The first ten to end would be those of the environment with the shortest episodes."""
+    config = small_config()
+    result = evaluate(make_actor(CountingEnv([2, 40, 40, 40]), config, greedy=True), episodes=10)
+    assert sorted(e.env_index for e in result.episodes) == [0, 0, 0, 1, 1, 1, 2, 2, 3, 3]
+    assert result.summary()["episodes"] == 10
+    expected = (3 * 3.0 + 7 * 820.0) / 10
+    assert result.summary()["mean_return"] == pytest.approx(expected)
+
+
+def test_a_greedy_actor_repeats_itself_and_a_sampling_one_does_not():
+    config = small_config()
+    slots = {}
+    for greedy in (True, False):
+        actors = [make_actor(CountingEnv([50] * 4), config, greedy=greedy) for _ in range(2)]
+        actors[1].generator.manual_seed(99)
+        slots[greedy] = [new_slot(actor, config) for actor in actors]
+        for actor, slot in zip(actors, slots[greedy], strict=True):
+            actor.unroll(slot)
+    assert torch.equal(slots[True][0].actions, slots[True][1].actions)
+    assert not torch.equal(slots[False][0].actions, slots[False][1].actions)
+
+
+@pytest.mark.parametrize(("batch_size", "num_envs"), [(4, 4), (8, 4), (2, 4)])
+def test_the_serial_fleet_makes_batches_of_whole_unrolls(batch_size, num_envs):
+    config = small_config(learner={"batch_size": batch_size}, actors={"num_envs": num_envs})
+    env = CountingEnv([100] * num_envs)
+    fleet = SerialFleet(config, lambda index: make_actor(env, config))
+    transitions = 0
+    for _ in range(4):
+        batch = fleet.collect().batch
+        assert batch.rewards.shape == (7, batch_size)
+        transitions += batch_size * 6
+        assert (batch.rewards[1:] - batch.rewards[:-1]).unique().tolist() == [1.0]
+    assert env.calls * num_envs == transitions
+    fleet.close()
+    assert env.closed
+
+
+def test_the_overlapping_fleet_delivers_every_unroll_and_its_version():
+    config = small_config(actors={"fleet": "overlapping", "num_actors": 2, "queue_size": 1})
+    envs = [CountingEnv([1000] * 4, delay=1e-3) for _ in range(2)]
+    fleet = OverlappingFleet(config, lambda index: make_actor(envs[index], config))
+    network = fleet.actors[0].network
+    seen = []
+    for version in range(8):
+        batch = fleet.collect().batch
+        assert (batch.rewards[1:] - batch.rewards[:-1]).unique().tolist() == [1.0]
+        seen.append(int(batch.versions[0]))
+        tensors = {k: v.clone() for k, v in network.state_dict().items()}
+        fleet.publish(Weights(version=version + 1, tensors=tensors))
+    fleet.close()
+    assert seen[0] == 0
+    # Batch k was collected before version k + 1 was published.
+    assert all(version <= index for index, version in enumerate(seen))
+    assert seen[-1] > 0
+    assert all(env.closed for env in envs)
+
+
+def test_an_actor_that_breaks_stops_the_learner_with_its_own_error():
+    config = small_config(actors={"fleet": "overlapping"})
+    fleet = OverlappingFleet(config, lambda index: make_actor(CountingEnv([9] * 4, fail_at=10), config))
+    with pytest.raises(RuntimeError, match="the simulator broke"):
+        for _ in range(5):
+            fleet.collect()
+    fleet.close()

@@ -1,0 +1,73 @@
+"""The rooms of the package and the one direction in which they import each other."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent / "vmpo"
+
+MAY_IMPORT = {
+    "errors": set(),
+    "records": {"errors"},
+    "config": {"errors"},
+    "values": {"records"},
+    "popart": {"records"},
+    "distributions": {"records"},
+    "metrics": {"records", "errors"},
+    "display": {"metrics"},
+    "networks": {"records", "config", "errors", "networks"},
+    "losses": {"records", "values", "popart", "distributions", "networks", "errors", "losses"},
+    "learning": {"records", "config", "errors", "values", "popart", "distributions", "networks", "losses", "learning"},
+    "suites": {"records", "config", "errors", "suites"},
+    "acting": {"records", "config", "errors", "distributions", "networks", "metrics", "acting"},
+    "presets": {"config", "errors"},
+    "run_directory": {"config", "errors"},
+}
+"""Rooms that are not named here (train, bench, cli, the package itself) stand at the top and may import all."""
+
+SIMULATORS = {"gymnasium", "ale_py", "envpool", "dm_control", "mujoco", "ray"}
+
+
+def imports(path):
+    """(module, at the top of the file?) of every import."""
+    tree = ast.parse(path.read_text())
+    at_top = set(tree.body)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node in at_top) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module == "vmpo":
+            yield from ((f"vmpo.{alias.name}", node in at_top) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module, node in at_top
+
+
+def room(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def test_imports_run_one_way():
+    checked = 0
+    for path in PACKAGE.rglob("*.py"):
+        allowed = MAY_IMPORT.get(room(path))
+        if allowed is None:
+            continue
+        for module, _ in imports(path):
+            if module.startswith("vmpo."):
+                checked += 1
+                assert module.split(".")[1] in allowed, f"{path.relative_to(PACKAGE)} imports {module}"
+    assert checked > 30
+
+
+def test_simulators_are_imported_by_their_adapters_alone_and_only_when_needed():
+    for path in PACKAGE.rglob("*.py"):
+        for module, at_top in imports(path):
+            if module.split(".")[0] in SIMULATORS:
+                assert room(path) == "suites", f"{path.relative_to(PACKAGE)} imports {module}"
+                # Gymnasium is a core dependency; the others must not be asked for before they are needed.
+                assert not at_top or module.startswith("gymnasium"), f"{path.relative_to(PACKAGE)} imports {module}"
+
+
+def test_no_file_outgrows_a_reader():
+    lengths = {path.relative_to(PACKAGE): len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
+    assert {str(path): n for path, n in lengths.items() if n > 400} == {}

@@ -1,0 +1,159 @@
+"""Whole runs on small environments: files, resume, determinism, stopping."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from samples import new_learner, random_unrolls, small_config
+
+import vmpo
+from vmpo.errors import UserError
+from vmpo.learning import checkpoint
+from vmpo.run_directory import RunDirectory
+from vmpo.train import Run
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def without_times(line):
+    timed = ("seconds", "steps_per_second", "phase/")
+    return {key: value for key, value in line.items() if not key.startswith(timed)}
+
+
+def test_a_run_writes_its_files_and_counts_frames_and_steps(tmp_path):
+    result = vmpo.train(small_config(run={"frames": 240, "tensorboard": True}), tmp_path / "run", quiet=True)
+    assert (result.learner_steps, result.agent_steps, result.frames) == (10, 240, 240)
+    assert result.finished
+    metrics = lines(tmp_path / "run" / "metrics.jsonl")
+    assert [line["learner_step"] for line in metrics] == list(range(1, 11))
+    for key in ("return_mean", "temperature", "kl_over_bound/policy", "effective_sample_size", "policy_lag",
+                "target_age", "value_explained_variance", "popart/scale/CartPole-v1", "phase/learn"):
+        assert key in metrics[-1], key
+    assert {"task", "return", "length", "frames"} <= set(lines(tmp_path / "run" / "episodes.jsonl")[0])
+    assert list((tmp_path / "run" / "tensorboard").iterdir())
+    assert RunDirectory(tmp_path / "run").read_config() == small_config(run={"frames": 240, "tensorboard": True})
+
+
+def test_a_directory_that_holds_a_run_is_refused_and_left_alone(tmp_path):
+    vmpo.train(small_config(), tmp_path, quiet=True)
+    before = (tmp_path / "metrics.jsonl").read_text()
+    with pytest.raises(UserError, match="already holds a run"):
+        vmpo.train(small_config(), tmp_path, quiet=True)
+    assert (tmp_path / "metrics.jsonl").read_text() == before
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_the_same_seed_gives_the_same_run(tmp_path, core):
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        vmpo.train(small_config(agent={"core": core}, run={"seed": seed}), tmp_path / name, quiet=True)
+    a, b, c = ([without_times(line) for line in lines(tmp_path / name / "metrics.jsonl")] for name in "abc")
+    assert a == b
+    assert a != c
+
+
+def test_resume_continues_counters_and_curves(tmp_path):
+    vmpo.train(small_config(run={"frames": 120}), tmp_path, quiet=True)
+    result = vmpo.resume(tmp_path, frames=240, quiet=True)
+    assert (result.learner_steps, result.frames) == (10, 240)
+    assert [line["learner_step"] for line in lines(tmp_path / "metrics.jsonl")] == list(range(1, 11))
+    seconds = [line["seconds"] for line in lines(tmp_path / "metrics.jsonl")]
+    assert seconds == sorted(seconds)
+
+
+def test_lines_after_the_checkpoint_are_dropped_on_resume(tmp_path):
+    vmpo.train(small_config(run={"frames": 120}), tmp_path, quiet=True)
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write(json.dumps({"learner_step": 6, "frames": 144, "agent_steps": 144}) + '\n{"torn')
+    vmpo.resume(tmp_path, frames=168, quiet=True)
+    assert [line["learner_step"] for line in lines(tmp_path / "metrics.jsonl")] == list(range(1, 8))
+
+
+def test_saving_loading_and_stepping_is_bitwise_equal(tmp_path):
+    config = small_config(agent={"core": "lstm", "normalise_observations": True}, loss={"popart_rate": 0.1})
+    straight = new_learner(config)
+    for seed in range(4):
+        straight.update(random_unrolls(straight, seed))
+    checkpoint.save(tmp_path, straight, {}, {}, keep=1)
+    restored = new_learner(config, seed=99)
+    checkpoint.restore(restored, checkpoint.latest(tmp_path))
+    assert (restored.learner_step, restored.version) == (4, 1)
+    for seed in range(4, 9):
+        batch = random_unrolls(straight, seed)
+        first, second = straight.update(batch), restored.update(batch)
+        assert all(torch.equal(torch.as_tensor(first[name]), torch.as_tensor(second[name])) for name in first)
+    for a, b in zip(straight.online.parameters(), restored.online.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path):
+    learner = new_learner(small_config())
+    for seed in range(5):
+        learner.update(random_unrolls(learner, seed))
+        checkpoint.save(tmp_path, learner, {}, {}, keep=2)
+    assert [path.name for path in checkpoint.available(tmp_path)] == ["step_0000000004", "step_0000000005"]
+
+
+def test_a_checkpoint_of_another_network_is_refused(tmp_path):
+    learner = new_learner(small_config())
+    checkpoint.save(tmp_path, learner, {}, {}, keep=1)
+    other = new_learner(small_config(agent={"hidden": (17,)}))
+    with pytest.raises(UserError, match="does not fit the configuration"):
+        checkpoint.restore(other, checkpoint.latest(tmp_path))
+
+
+def test_a_signal_saves_and_stops_and_the_run_can_be_resumed(tmp_path):
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    result = vmpo.train(small_config(run={"frames": 10**9}), tmp_path, quiet=True)
+    assert not result.finished
+    assert 0 < result.frames < 10**9
+    resumed = vmpo.resume(tmp_path, frames=result.frames + 48, quiet=True)
+    assert resumed.frames == result.frames + 48
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_overlapping_fleet_trains_and_reports_its_lag(tmp_path):
+    config = small_config(
+        actors={"fleet": "overlapping", "num_actors": 2}, learner={"target_period": 1}, run={"frames": 24 * 40}
+    )
+    vmpo.train(config, tmp_path, quiet=True)
+    lags = [line["policy_lag"] for line in lines(tmp_path / "metrics.jsonl")]
+    assert len(lags) == 40
+    assert min(lags) >= 0
+    assert max(lags) > 0
+
+
+def test_a_loaded_policy_acts_as_the_evaluated_one(tmp_path):
+    vmpo.train(small_config(agent={"core": "lstm"}), tmp_path, quiet=True)
+    policy = vmpo.load(tmp_path)
+    single, state = policy.act(np.zeros(4, np.float32))
+    assert single.shape == (1,)
+    batch, _ = policy.act(np.zeros((3, 4), np.float32))
+    assert batch.tolist() == [single.tolist()] * 3
+    again, _ = policy.act(np.zeros(4, np.float32), state)
+    assert again.shape == (1,)
+    summary = vmpo.evaluate(tmp_path, 5).summary()
+    assert summary["episodes"] == 5
+    assert summary == vmpo.evaluate(tmp_path, 5).summary()
+
+
+def test_fleet_time_is_split_into_phases_that_sum_to_one(tmp_path):
+    run = Run(small_config(), RunDirectory(tmp_path))
+    run.stopwatch.reset()
+    started = time.perf_counter()
+    for _ in range(20):
+        run.advance()
+    shares = run.stopwatch.shares()
+    run.fleet.close()
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert min(shares["simulate"], shares["infer"], shares["learn"]) > 0.01
+    assert time.perf_counter() - started < 60
