@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 
@@ -90,3 +91,17 @@ def random_unrolls(learner: Learner, seed: int, resets: bool = True) -> Trajecto
 def new_learner(config: Config, spec: EnvSpec | None = None, seed: int = 0) -> Learner:
     torch.manual_seed(seed)
     return Learner(spec or env_spec(), config)
+
+
+class GraphEnv(gymnasium.Env):
+    """Observes a graph, which no encoder here can read."""
+
+    observation_space = gymnasium.spaces.Graph(gymnasium.spaces.Discrete(3), None)
+    action_space = gymnasium.spaces.Discrete(2)
+
+
+class SequenceEnv(gymnasium.Env):
+    """Acts by a sequence of any length, which no policy here can sample."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,))
+    action_space = gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2))

@@ -184,6 +184,7 @@ def parse(kind: type[Options], arguments: list[str], program: str, default: Opti
         flag = argument.split("=")[0]
         if flag.startswith("--") and flag != "--help" and flag.replace("_", "-") not in _flags(kind):
             raise unknown("option", flag, _flags(kind))
+    arguments = _with_values(arguments)
     kwargs: dict[str, Any] = {} if default is None else {"default": default}
     captured = io.StringIO()
     try:
@@ -193,6 +194,17 @@ def parse(kind: type[Options], arguments: list[str], program: str, default: Opti
         if not stop.code:
             raise
         raise UserError(_first_message(captured.getvalue())) from None
+
+
+def _with_values(arguments: list[str]) -> list[str]:
+    """Let ``--quiet`` and ``--json`` stand alone: True is filled in."""
+    filled: list[str] = []
+    for index, argument in enumerate(arguments):
+        filled.append(argument)
+        following = arguments[index + 1] if index + 1 < len(arguments) else "--"
+        if argument in ("--quiet", "--json", "--sampled") and following not in ("True", "False"):
+            filled.append("True")
+    return filled
 
 
 def _flags(kind: type, prefix: str = "--") -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import re
 import typing
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -308,6 +309,9 @@ def problems(config: Config) -> list[str]:
         found.append(
             f"agent.initial_std={config.agent.initial_std} must exceed agent.minimum_std={config.agent.minimum_std}"
         )
+    for where, device in (("learner.device", learner.device), ("actors.device", actors.device)):
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+            found.append(f"{where}={device!r} must be cpu, cuda or cuda:N")
     if found:
         return found
     if learner.batch_size % learner.virtual_replicas:

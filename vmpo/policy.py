@@ -23,6 +23,7 @@ class Policy:
     def __init__(self, spec: EnvSpec, config: Config, weights: Weights) -> None:
         self.spec, self.config = spec, config
         self.network = make_agent(spec, config).requires_grad_(False)
+        checkpoint.check_fit(self.network.state_dict(), weights.tensors)
         self.network.load_state_dict(weights.tensors)
         self._family = policy_family(spec, config)
 

@@ -37,6 +37,7 @@ _SMALL_LOSS: Mapping[str, Any] = dict(
     epsilon_policy=0.01,
     epsilon_mean=0.01,
     epsilon_covariance=5e-4,
+    initial_alpha_policy=1.0,
     popart_rate=1e-2,
 )
 

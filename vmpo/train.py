@@ -208,9 +208,11 @@ def new_actor(
     config: Config, env: Any, weights: Weights, seed: int, stopwatch: Stopwatch | None = None, greedy: bool = False
 ) -> Actor:
     """An actor with its own copy of the network."""
+    network = make_agent(env.spec, config)
+    checkpoint.check_fit(network.state_dict(), weights.tensors)
     actor = Actor(
         env,
-        make_agent(env.spec, config),
+        network,
         policy_family(env.spec, config),
         seed=seed,
         device=config.actors.device,

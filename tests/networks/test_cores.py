@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from vmpo.config import AgentConfig
-from vmpo.networks.cores import Core, RelativeAttention, TransformerXL, make_core
+from vmpo.networks.cores import Core, RelativeAttention, TransformerLayer, TransformerXL, make_core
 from vmpo.records import AgentState
 
 WIDTH = 7
@@ -228,7 +229,17 @@ def test_relative_attention_equals_its_formula():
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_transformer_layers_normalise_only_the_inputs_of_sub_blocks():
+def test_transformer_layer_normalises_the_inputs_of_both_sub_blocks():
+    torch.manual_seed(0)
+    layer = TransformerLayer(transformer(memory=3))
+    context = 5.0 * torch.randn(2, 7, 8)
+    visible = torch.ones(2, 1, 4, 7, dtype=torch.bool)
+    normalised = functional.layer_norm(context, (8,))
+    x = context[:, 3:] + layer.attention(normalised[:, 3:], normalised, visible)
+    torch.testing.assert_close(layer(context, visible), x + layer.mlp(functional.layer_norm(x, (8,))))
+
+
+def test_transformer_residual_stream_is_normalised_at_its_end_only():
     core = make_core(WIDTH, transformer(layers=1))
     layer = core.layers[0]
     for parameter in (layer.attention.output.weight, layer.mlp[2].weight):

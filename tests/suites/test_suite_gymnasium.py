@@ -47,12 +47,13 @@ def play(env: VectorEnv, steps: int) -> list[Timestep]:
 
 def rows(arrivals: list[Timestep], index: int) -> list[tuple[float, ...]]:
     """Observation, reward, discount, first, valid, ended and score of one environment, a row per arrival."""
-    return [
-        (float(a.observation["observation"][index, 0]), float(a.reward[index]), float(a.discount[index]))
-        + tuple(int(flag[index]) for flag in (a.first, a.valid, a.ended))
-        + (float(a.score[index]),)
-        for a in arrivals
-    ]
+
+    def row(arrival: Timestep) -> tuple[float, ...]:
+        fields = ("reward", "discount", "first", "valid", "ended", "score")
+        seen = float(arrival.observation["observation"][index, 0])
+        return (seen, *(float(getattr(arrival, field)[index]) for field in fields))
+
+    return [row(arrival) for arrival in arrivals]
 
 
 # Columns: observation, reward, discount, first, valid, ended, score.

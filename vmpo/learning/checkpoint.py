@@ -84,12 +84,7 @@ def online_weights(checkpoint: Checkpoint) -> Weights:
 def restore(learner: Learner, checkpoint: Checkpoint) -> None:
     """Put a learner into the state that was saved."""
     tensors = checkpoint.tensors
-    expected = {name: value.shape for name, value in _learner_tensors(learner, with_moments=False).items()}
-    wrong = [name for name, shape in expected.items() if name not in tensors or tensors[name].shape != shape]
-    if wrong:
-        shown = f"{wrong[0]}: {tuple(expected[wrong[0]])} expected, "
-        shown += f"{tuple(tensors[wrong[0]].shape)} saved" if wrong[0] in tensors else "nothing saved"
-        raise UserError(f"the checkpoint does not fit the configuration ({len(wrong)} tensors differ; {shown})")
+    check_fit(_learner_tensors(learner, with_moments=False), tensors)
     for prefix, module in _modules(learner).items():
         module.load_state_dict({name: tensors[f"{prefix}.{name}"] for name in module.state_dict()})
     learner.statistics = PopArtStatistics(
@@ -106,6 +101,18 @@ def restore(learner: Learner, checkpoint: Checkpoint) -> None:
             }
     learner.learner_step = int(checkpoint.progress["learner_step"])
     learner.version = int(checkpoint.progress["version"])
+
+
+def check_fit(expected: dict[str, Tensor], saved: dict[str, Tensor]) -> None:
+    """Refuse tensors that were saved by a network of another shape."""
+    wrong = [name for name, value in expected.items() if name not in saved or saved[name].shape != value.shape]
+    if wrong:
+        name = wrong[0]
+        found = f"{tuple(saved[name].shape)} is saved" if name in saved else "nothing is saved"
+        raise UserError(
+            f"the checkpoint does not fit the configuration: {len(wrong)} tensors differ, the first being {name} "
+            f"({tuple(expected[name].shape)} is expected, {found})"
+        )
 
 
 def _modules(learner: Learner) -> dict[str, torch.nn.Module]:

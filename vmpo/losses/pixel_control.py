@@ -29,7 +29,6 @@ def pixel_rewards(frames: UInt8[Tensor, "frames B C H W"]) -> Float[Tensor, "fra
     return cells.float().mean(dim=(2, 4, 6)) / 255.0
 
 
-@torch.no_grad()
 def n_step_targets(
     rewards: Float[Tensor, "T B h w"],
     discounts: Float[Tensor, "T B"],

@@ -7,6 +7,7 @@ time limit alone, LQR's excepted. An episode that terminates in the very step of
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
 import sys
 from collections.abc import Mapping
@@ -103,7 +104,11 @@ class MujocoEnv:
     def render(self) -> np.ndarray:
         if not self._render:
             raise UserError(f"{self._task} was not made for rendering; make it with render=True")
-        _load_opengl()
+        if not _can_draw():
+            raise UserError(
+                "MuJoCo found no EGL to draw with; install it with: apt-get install libegl1, "
+                "and import envpool only through vmpo"
+            )
         return self._pool.render(0)[0]
 
     def close(self) -> None:
@@ -147,6 +152,7 @@ def _columns(task: str, space: Any) -> dict[str, slice]:
 
 
 def _envpool() -> Any:
+    _can_draw()
     try:
         import envpool
         import envpool.registration
@@ -155,11 +161,18 @@ def _envpool() -> Any:
     return envpool
 
 
-def _load_opengl() -> None:
-    """Load EGL for everyone: without it MuJoCo does not raise but ends the whole process."""
+@functools.cache
+def _can_draw() -> bool:
+    """Load EGL for the whole process, and say whether MuJoCo will find it.
+
+    MuJoCo looks for OpenGL when EnvPool is first imported, hence the call before every import. Asked to draw without
+    having found it, it does not raise but ends the process.
+    """
     if sys.platform != "linux":
-        return
+        return True
+    too_late = "envpool" in sys.modules
     try:
         ctypes.CDLL("libEGL.so.1", mode=ctypes.RTLD_GLOBAL)
-    except OSError as error:
-        raise UserError("drawing MuJoCo needs EGL; install it with: apt-get install libegl1") from error
+    except OSError:
+        return False
+    return not too_late

@@ -1,0 +1,97 @@
+"""Short training runs that must pass a known bar. Slow, so they run last (``make test`` calls them apart)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import vmpo
+from vmpo import presets
+from vmpo.config import EnvConfig
+
+pytestmark = pytest.mark.learning
+
+
+class Recall(gymnasium.Env):
+    """A bit is shown at the first step only; after five blank steps the action must name it. Blind play earns 0."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+    delay = 5
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.bit, self.steps = int(self.np_random.integers(2)), 0
+        return np.array([2.0 * self.bit - 1.0, 0.0], np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        ended = self.steps > self.delay
+        reward = (1.0 if action == self.bit else -1.0) if ended else 0.0
+        return np.array([0.0, self.steps / self.delay], np.float32), reward, ended, False, {}
+
+
+class Choices(gymnasium.Env):
+    """Two independent choices out of three, both shown in the observation; each right one earns 1/2."""
+
+    observation_space = spaces.Dict({"left": spaces.Discrete(3), "right": spaces.Discrete(3)})
+    action_space = spaces.MultiDiscrete([3, 3])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observe(), {}
+
+    def step(self, action):
+        reward = 0.5 * (action[0] == self.shown["left"]) + 0.5 * (action[1] == self.shown["right"])
+        self.steps += 1
+        return self._observe(), float(reward), False, self.steps == 10, {}
+
+    def _observe(self):
+        self.shown = {key: int(self.np_random.integers(3)) for key in ("left", "right")}
+        return self.shown
+
+
+def trained(tmp_path, preset, frames, *, env_id=None, episodes=100, **sections):
+    config = presets.get(preset).config
+    if env_id is not None:
+        config = replace(config, env=EnvConfig(suite="gymnasium", id=env_id))
+    run = {"frames": frames, "evaluation_episodes": episodes, "tensorboard": False}
+    for section, fields in {**sections, "run": run}.items():
+        config = replace(config, **{section: replace(getattr(config, section), **fields)})
+    result = vmpo.train(config, tmp_path, quiet=True)
+    return result.evaluation.summary()["mean_return"]
+
+
+def test_cartpole_is_solved_within_100k_steps(tmp_path):
+    assert trained(tmp_path, "cartpole", 100_000) >= 475
+
+
+def test_pendulum_swings_up_within_300k_steps(tmp_path):
+    assert trained(tmp_path, "pendulum", 300_000) >= -200
+
+
+@pytest.mark.parametrize("core", ["lstm", "transformer"])
+def test_a_recurrent_agent_remembers_what_a_feed_forward_one_cannot(tmp_path, core):
+    small = {
+        "core": core,
+        "hidden": (32,),
+        "lstm_units": 32,
+        "transformer_layers": 1,
+        "transformer_heads": 2,
+        "transformer_key_size": 16,
+        "transformer_mlp": 64,
+        "transformer_width": 32,
+        "transformer_memory": 8,
+    }
+    assert trained(tmp_path / core, "cartpole", 120_000, env_id="test_learning:Recall", agent=small) > 0.9
+    blind = trained(tmp_path / "none", "cartpole", 30_000, env_id="test_learning:Recall", agent={"hidden": (32,)})
+    assert abs(blind) < 0.5
+
+
+def test_independent_choices_and_dict_observations_are_learned(tmp_path):
+    assert trained(tmp_path, "cartpole", 60_000, env_id="test_learning:Choices") > 9.5
