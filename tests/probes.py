@@ -76,6 +76,20 @@ class SilentVector(CountingVector):
         del self.metadata["autoreset_mode"]
 
 
+class ForgetfulVector(SyncVectorEnv):
+    """Resets only those that it is told to, in its one array of observations, and spoils the rows of all others."""
+
+    def __init__(self, ends: Sequence[tuple[int | None, int | None]]) -> None:
+        creators = [lambda end=end: Counting(*end) for end in ends]
+        super().__init__(creators, copy=False, autoreset_mode=AutoresetMode.DISABLED)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        others = ~options["reset_mask"] if options else []
+        observation, info = super().reset(seed=seed, options=options)
+        observation[others] = -1.0
+        return observation, info
+
+
 class Noise(Counting):
     """Observes a random number in place of the count, so that seeds show."""
 

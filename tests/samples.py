@@ -56,11 +56,19 @@ def random_unrolls(learner: Learner, seed: int, resets: bool = True) -> Trajecto
 
     firsts = torch.rand(steps, batch, generator=generator) < (0.25 if resets else 0.0)
     valids = ~firsts
-    state = {k: 0.5 * normal(*v.shape) if v.is_floating_point() else v for k, v in learner.target.initial_state(batch).items()}
+    state = {
+        k: 0.5 * normal(*v.shape) if v.is_floating_point() else v
+        for k, v in learner.target.initial_state(batch).items()
+    }
     observations = {"vector": normal(steps, batch, 5)}
-    rewards, tasks = normal(steps, batch), torch.randint(len(spec.tasks), (batch,), generator=generator).expand(steps, batch)
+    rewards, tasks = (
+        normal(steps, batch),
+        torch.randint(len(spec.tasks), (batch,), generator=generator).expand(steps, batch),
+    )
     discounts = (torch.rand(steps, batch, generator=generator) > 0.2).float()
-    actions = torch.zeros(steps, batch, spec.action.width, dtype=torch.int64 if spec.action is DISCRETE else torch.float32)
+    actions = torch.zeros(
+        steps, batch, spec.action.width, dtype=torch.int64 if spec.action is DISCRETE else torch.float32
+    )
     behaviour = torch.zeros(length, batch, learner.family.num_parameters)
     carried = state
     with torch.no_grad():

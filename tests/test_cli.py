@@ -45,7 +45,10 @@ BAD_INPUT = {
     "observation space": (["train", "--env", "samples:GraphEnv"], "not supported; supported: Box"),
     "action space": (["train", "--env", "samples:SequenceEnv"], "not supported; supported: Discrete"),
     "replicas": (["train", "--learner.virtual-replicas", "3"], "does not divide over 3 replicas; try 15"),
-    "batch": (["train", "--learner.batch-size", "24"], "one must be a multiple of the other; try --learner.batch-size 16"),
+    "batch": (
+        ["train", "--learner.batch-size", "24"],
+        "one must be a multiple of the other; try --learner.batch-size 16",
+    ),
     "unroll": (["train", "--learner.unroll-length", "0"], "learner.unroll_length=0 must be at least 1"),
     "frames": (["train", "--frames", "-5"], "run.frames=-5 must be at least 1"),
     "top half of nothing": (
@@ -69,7 +72,7 @@ BAD_INPUT = {
 def test_a_users_mistake_is_one_line_and_exit_code_2(case, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     arguments, message = BAD_INPUT[case]
-    code, out, err = run(capsys, *arguments)
+    code, _, err = run(capsys, *arguments)
     assert code == 2
     assert message in err
     assert err.startswith("vmpo: ")
@@ -122,9 +125,7 @@ def test_flags_may_stand_alone(finished_run, capsys):
 
 
 def test_a_users_own_environment_needs_no_edit_of_the_package(tmp_path, capsys):
-    code, _, err = run(
-        capsys, "train", "--env", "probes:Counting-v0", *SMALL, "--directory", tmp_path / "own"
-    )
+    code, _, err = run(capsys, "train", "--env", "probes:Counting-v0", *SMALL, "--directory", tmp_path / "own")
     assert code == 0, err
     assert json.loads((tmp_path / "own" / "config.json").read_text())["env"]["id"] == "probes:Counting-v0"
 

@@ -35,8 +35,17 @@ def test_a_run_writes_its_files_and_counts_frames_and_steps(tmp_path):
     assert result.finished
     metrics = lines(tmp_path / "run" / "metrics.jsonl")
     assert [line["learner_step"] for line in metrics] == list(range(1, 11))
-    for key in ("return_mean", "temperature", "kl_over_bound/policy", "effective_sample_size", "policy_lag",
-                "target_age", "value_explained_variance", "popart/scale/CartPole-v1", "phase/learn"):
+    for key in (
+        "return_mean",
+        "temperature",
+        "kl_over_bound/policy",
+        "effective_sample_size",
+        "policy_lag",
+        "target_age",
+        "value_explained_variance",
+        "popart/scale/CartPole-v1",
+        "phase/learn",
+    ):
         assert key in metrics[-1], key
     assert {"task", "return", "length", "frames"} <= set(lines(tmp_path / "run" / "episodes.jsonl")[0])
     assert list((tmp_path / "run" / "tensorboard").iterdir())

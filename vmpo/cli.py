@@ -213,7 +213,7 @@ def _flags(kind: type, prefix: str = "--") -> set[str]:
     for f in dataclasses.fields(kind):  # type: ignore[arg-type]
         section = next((s for s in dataclasses.fields(Config) if s.name == f.name and prefix == "--"), None)
         if section is not None:
-            flags |= _flags(section.default_factory, f"--{f.name}.")  # type: ignore[arg-type]
+            flags |= _flags(section.default_factory, f"--{f.name}.")
         else:
             flags.add(f"{prefix}{f.name}".replace("_", "-"))
     return flags

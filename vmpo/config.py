@@ -149,6 +149,8 @@ class LearnerConfig:
     """Unrolls per learner step."""
     unroll_length: int = 40
     """Transitions per unroll (n)."""
+    passes: int = 1
+    """Times that the learner goes through the batches of an unroll; more than 1 is not in the paper."""
     virtual_replicas: int = 1
     """Minibatches, each with its own top half, whose gradients are averaged into one step (App. F: 8 or 16)."""
     target_period: int = 100
@@ -170,7 +172,7 @@ class ActorConfig:
     fleet: Literal["serial", "overlapping"] = "serial"
     """Act then learn with all cores, or actor threads that feed a bounded queue while the learner works."""
     num_envs: int = 64
-    """Environments of each actor. Fewer than batch_size: several unrolls make a batch; more: an unroll makes several."""
+    """Environments of each actor. With fewer than batch_size several unrolls make a batch, with more one makes several."""
     num_actors: int = 1
     """Actor threads of the overlapping fleet."""
     queue_size: int = 2
@@ -211,10 +213,6 @@ class Config:
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     actors: ActorConfig = field(default_factory=ActorConfig)
     run: RunConfig = field(default_factory=RunConfig)
-
-    @property
-    def agent_steps_per_learner_step(self) -> int:
-        return self.learner.batch_size * self.learner.unroll_length
 
 
 def to_dict(config: Config) -> dict[str, Any]:
@@ -272,7 +270,7 @@ Ranges: TypeAlias = dict[str, tuple[float, float]]
 def sampled(config: Config, ranges: Ranges) -> Config:
     """Draw each field that is None from its log-uniform range, once per run and from the run's seed."""
     generator = random.Random(f"ranges-{config.run.seed}")
-    drawn = {}
+    drawn: dict[str, Any] = {}
     for name, (low, high) in sorted(ranges.items()):
         value = math.exp(generator.uniform(math.log(low), math.log(high)))
         if getattr(config.loss, name) is None:
@@ -334,6 +332,7 @@ def problems(config: Config) -> list[str]:
 POSITIVE = (
     "batch_size",
     "unroll_length",
+    "passes",
     "virtual_replicas",
     "target_period",
     "num_envs",

@@ -38,8 +38,8 @@ class Policy:
     ) -> tuple[np.ndarray, AgentState]:
         """Choose actions within the environment's bounds, and return them with the state for the next call.
 
-        ``observation`` holds the arrays of ``spec.observation`` by name, or the only one of them bare; an array may have
-        a leading batch axis, which the action then has too. Without a state an episode starts.
+        ``observation`` holds the arrays of ``spec.observation`` by name, or the only one of them bare. They may have a
+        leading batch axis, which the action then has too. Without a state an episode starts.
         """
         arrays = observation if isinstance(observation, dict) else {next(iter(self.spec.observation)): observation}
         name, spec = next(iter(self.spec.observation.items()))

@@ -111,10 +111,10 @@ def _arcade(name: str, game: str, summary: str, frames: int) -> Preset:
             agent=AgentConfig(pixels="nature", pixel_features=512, head_units=0, policy_init_scale=0.01),
             loss=LossConfig(**_SMALL_LOSS),
             learner=LearnerConfig(
-                batch_size=32,
+                batch_size=8,
                 unroll_length=20,
-                target_period=10,
-                learning_rate=3e-4,
+                target_period=8,
+                learning_rate=5e-4,
                 multiplier_learning_rate=1e-2,
             ),
             actors=ActorConfig(num_envs=32),

@@ -83,6 +83,7 @@ class Run:
         set_threads(config)
         torch.manual_seed(config.run.seed)
         self.stopwatch = Stopwatch()
+        self.agent_steps = 0
         self.seconds = 0.0
         self.resumed = False
         self.window = EpisodeWindow()
@@ -99,16 +100,13 @@ class Run:
         self.fleet: Fleet = make_fleet(config, make_actor)
 
     @property
-    def agent_steps(self) -> int:
-        return self.learner.learner_step * self.config.agent_steps_per_learner_step
-
-    @property
     def frames(self) -> int:
         return self.agent_steps * self.spec.action_repeat
 
     def restore(self, saved: checkpoint.Checkpoint) -> None:
         checkpoint.restore(self.learner, saved)
         self.fleet.publish(self.learner.weights())
+        self.agent_steps = int(saved.progress["agent_steps"])
         self.seconds = float(saved.progress["seconds"])
         for index, actor in enumerate(self.fleet.actors):
             state = saved.tensors.get(f"extra.actor_random_state.{index}")
@@ -129,6 +127,7 @@ class Run:
     def advance(self) -> tuple[dict[str, Tensor], list[EpisodeResult]]:
         """One learner step: collect a batch, learn from it, and hand out new weights if the target was replaced."""
         collected = self.fleet.collect()
+        self.agent_steps += collected.agent_steps
         version = self.learner.version
         with self.stopwatch.phase("learn"):
             metrics = self.learner.update(collected.batch)

@@ -190,8 +190,10 @@ def test_each_task_has_its_own_value_output_and_statistics():
 def test_importance_weights_and_vtrace_change_nothing_while_the_data_is_on_policy():
     plain = new_learner(small_config())
     weighted = new_learner(
-        small_config(loss={"importance_weights": True, "returns": "vtrace", "gae_lambda": 1.0},
-                     learner={"recorded_behaviour": False})
+        small_config(
+            loss={"importance_weights": True, "returns": "vtrace", "gae_lambda": 1.0},
+            learner={"recorded_behaviour": False},
+        )
     )
     batch = random_unrolls(plain, seed=1)
     torch.testing.assert_close(gradients(plain, batch), gradients(weighted, batch), rtol=1e-4, atol=1e-6)

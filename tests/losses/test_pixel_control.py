@@ -15,6 +15,11 @@ T, B, A, H, W = 6, 3, 4, 9, 14
 """The frame leaves a margin of 1 row and 2 columns around its 2 x 3 cells."""
 
 
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+
+
 def data(seed: int = 0) -> dict[str, torch.Tensor]:
     g = torch.Generator().manual_seed(seed)
     valid = torch.rand(T, B, generator=g) < 0.7

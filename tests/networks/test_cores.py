@@ -15,6 +15,11 @@ from vmpo.records import AgentState
 WIDTH = 7
 
 
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+
+
 def transformer(layers: int = 2, memory: int = 5) -> AgentConfig:
     return AgentConfig(
         core="transformer", transformer_layers=layers, transformer_memory=memory, transformer_heads=2,

@@ -1,7 +1,7 @@
 """Fleets of actors in this process: one that alternates with the learner, one that overlaps with it.
 
 A batch is made of whole unrolls. Several unrolls of the environments make one batch, or one unroll of many environments
-makes several batches, which the learner then takes one after another.
+makes several batches, which the learner then takes one after another; with ``learner.passes`` it takes them again.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class Collected:
     batch: Trajectory
     """Owned by the fleet and overwritten after the next call of ``collect``."""
     episodes: list[EpisodeResult]
+    agent_steps: int
+    """Steps that were taken for it: none if the batch was waiting from an earlier unroll."""
 
 
 class Fleet(Protocol):
@@ -52,15 +54,18 @@ class SerialFleet:
         columns = max(config.learner.batch_size, config.actors.num_envs)
         slot = _slot(config, self.actors[0], columns)
         self._unrolls = split(slot, columns // config.actors.num_envs)
-        self._batches = split(slot, columns // config.learner.batch_size)
+        self._batches = split(slot, columns // config.learner.batch_size) * config.learner.passes
+        self._agent_steps = columns * config.learner.unroll_length
         self._waiting: list[Trajectory] = []
 
     def collect(self) -> Collected:
         episodes: list[EpisodeResult] = []
+        taken = 0
         if not self._waiting:
             episodes = [episode for unroll in self._unrolls for episode in self.actors[0].unroll(unroll)]
             self._waiting = list(self._batches)
-        return Collected(batch=self._waiting.pop(0), episodes=episodes)
+            taken = self._agent_steps
+        return Collected(batch=self._waiting.pop(0), episodes=episodes, agent_steps=taken)
 
     def publish(self, weights: Weights) -> None:
         self.actors[0].load(weights)
@@ -77,6 +82,7 @@ class OverlappingFleet:
         columns = max(config.learner.batch_size, config.actors.num_envs)
         self._unrolls_together = columns // config.actors.num_envs
         self._batches_together = columns // config.learner.batch_size
+        self._passes = config.learner.passes
         self._waiting: list[Trajectory] = []
         self._ready: queue.Queue[Collected | Exception] = queue.Queue(maxsize=config.actors.queue_size)
         self._free: queue.Queue[Trajectory] = queue.Queue()
@@ -92,14 +98,16 @@ class OverlappingFleet:
 
     def collect(self) -> Collected:
         episodes: list[EpisodeResult] = []
+        taken = 0
         if not self._waiting:
             for slot in self._lent:
                 self._free.put(slot)
             unrolls = [self._take_ready() for _ in range(self._unrolls_together)]
             self._lent = [unroll.batch for unroll in unrolls]
-            self._waiting = split(concatenate(self._lent), self._batches_together)
+            self._waiting = split(concatenate(self._lent), self._batches_together) * self._passes
             episodes = [episode for unroll in unrolls for episode in unroll.episodes]
-        return Collected(batch=self._waiting.pop(0), episodes=episodes)
+            taken = sum(unroll.agent_steps for unroll in unrolls)
+        return Collected(batch=self._waiting.pop(0), episodes=episodes, agent_steps=taken)
 
     def publish(self, weights: Weights) -> None:
         self._weights = weights
@@ -117,7 +125,8 @@ class OverlappingFleet:
                 weights = self._weights
                 if weights is not None and weights.version != actor.version:
                     actor.load(weights)
-                self._hand_over(Collected(batch=slot, episodes=actor.unroll(slot)))
+                episodes = actor.unroll(slot)
+                self._hand_over(Collected(batch=slot, episodes=episodes, agent_steps=slot.behaviour[..., 0].numel()))
         except Exception as error:
             self._hand_over(error)
 

@@ -7,6 +7,7 @@ advantages of all replicas (``top_scope="global"``) while each replica fits its 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -142,7 +143,7 @@ def _centre(advantages: Tensor, selected: Tensor, importance_weights: Tensor | N
         advantages=torch.where(support, advantages - highest, 0.0),
         log_rho=torch.where(support, rho.log(), torch.where(support.any(), -torch.inf, 0.0)),
         highest=highest,
-        log_count=selected.sum().clamp(min=1).log(),
+        log_count=selected.sum().clamp(min=1).to(advantages.dtype).log(),
         support=support,
         any=support.any(),
     )
@@ -153,26 +154,33 @@ def solve_temperature(
     selected: Bool[Tensor, "T B"],
     epsilon: float,
     importance_weights: Float[Tensor, "T B"] | None = None,
-    iterations: int = 60,
+    iterations: int = 24,
 ) -> Scalar:
     """The eta that minimises L_eta (Eq. 4) on this batch; not in the paper, which takes one gradient step.
 
-    L_eta is convex and its slope, eps - KL(psi_eta), grows with eta: bisect log eta, relative to the spread of the
-    advantages. Where no eta reaches the bound (all advantages equal) the smallest is returned, and psi is uniform.
+    L_eta is convex and its slope is eps - KL(psi_eta), so KL is to meet eps. Newton's method on log KL against log eta,
+    which is close to a straight line (KL ~ Var(A) / 2 eta^2), within a bracket that is halved where a step would leave
+    it. Where no eta reaches the bound (all advantages equal) the smallest is returned, and psi is uniform.
     """
     samples = _centre(
         advantages.double(), selected, None if importance_weights is None else importance_weights.double()
     )
     spread = (-samples.advantages).amax().clamp(min=1e-6)
     low, high = spread.log() - 20.0, spread.log() + 20.0
+    log_eta = spread.log()
     for _ in range(iterations):
-        middle = 0.5 * (low + high)
-        scaled = samples.advantages / middle.exp()
+        scaled = samples.advantages / log_eta.exp()
         log_normaliser = (scaled + samples.log_rho).flatten().logsumexp(dim=0)
         weights = (scaled + samples.log_rho - log_normaliser).exp()
-        slope = epsilon + log_normaliser - samples.log_count - (weights * scaled).sum()
-        low, high = torch.where(slope < 0, middle, low), torch.where(slope < 0, high, middle)
-    return (0.5 * (low + high)).exp().to(advantages.dtype)
+        mean = (weights * scaled).sum()
+        kl = mean - log_normaliser + samples.log_count
+        low, high = torch.where(kl > epsilon, log_eta, low), torch.where(kl > epsilon, high, log_eta)
+        # d KL / d log eta = -Var(A / eta) under psi.
+        slope = (weights * (scaled - mean).square()).sum() / kl
+        newton = log_eta + (kl.log() - math.log(epsilon)) / slope
+        inside = (newton > low) & (newton < high)
+        log_eta = torch.where(inside, newton, 0.5 * (low + high))
+    return log_eta.exp().to(advantages.dtype)
 
 
 def m_step(

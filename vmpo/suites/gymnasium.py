@@ -1,6 +1,6 @@
 """Any Gymnasium environment: by id, by ``module:Id-v0``, or an unregistered ``module:Class`` or ``module:factory``.
 
-An id with a vectorised implementation of its own uses it (CartPole's is some thirty times faster). All others are
+An id with a vectorised implementation of its own uses it (CartPole's is several times faster). All others are
 stepped one after another in this process, which is fastest for cheap ones; ``simulator_threads`` above 1 gives each its
 own process, of which so many run at a time.
 """

@@ -76,7 +76,7 @@ class MujocoEnv:
     def reset(self, seed: int) -> Timestep:
         """Start all episodes anew; the same seed gives the same stream.
 
-        EnvPool takes its seeds when it is built, so it is built here. The control suite needs about a quarter of a
+        EnvPool takes its seeds when it is built, so it is built here. The control suite needs about a tenth of a
         second for each environment.
         """
         self.close()
