@@ -56,6 +56,30 @@ class Choices(gymnasium.Env):
         return self.shown
 
 
+class Sides(gymnasium.Env):
+    """A dim square stands left or right in a gray picture; the action must name the side. Ten pictures an episode."""
+
+    observation_space = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observe(), {}
+
+    def step(self, action):
+        reward = float(action == self.side)
+        self.steps += 1
+        return self._observe(), reward, False, self.steps == 10, {}
+
+    def _observe(self):
+        self.side = int(self.np_random.integers(2))
+        picture = self.np_random.integers(0, 60, (36, 36, 1)).astype(np.uint8)
+        row, column = self.np_random.integers(0, 28), 18 * self.side + self.np_random.integers(0, 10)
+        picture[row : row + 8, column : column + 8] += 100
+        return picture
+
+
 def trained(tmp_path, preset, frames, *, env_id=None, episodes=100, **sections):
     config = presets.get(preset).config
     if env_id is not None:
@@ -91,6 +115,13 @@ def test_a_recurrent_agent_remembers_what_a_feed_forward_one_cannot(tmp_path, co
     assert trained(tmp_path / core, "cartpole", 120_000, env_id="test_learning:Recall", agent=small) > 0.9
     blind = trained(tmp_path / "none", "cartpole", 30_000, env_id="test_learning:Recall", agent={"hidden": (32,)})
     assert abs(blind) < 0.5
+
+
+@pytest.mark.parametrize("pixels", ["nature", "resnet"])
+def test_an_agent_sees_in_which_half_of_a_picture_something_is(tmp_path, pixels):
+    agent = {"pixels": pixels, "resnet_channels": (8, 8, 8), "pixel_features": 64, "head_units": 0}
+    score = trained(tmp_path, "breakout", 20_000, env_id="test_learning:Sides", agent=agent, actors={"num_envs": 16})
+    assert score > 9.5
 
 
 def test_independent_choices_and_dict_observations_are_learned(tmp_path):

@@ -8,6 +8,7 @@ import io
 import json
 import re
 import sys
+import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -210,12 +211,11 @@ def _with_values(arguments: list[str]) -> list[str]:
 def _flags(kind: type, prefix: str = "--") -> set[str]:
     """Every option of a record, nested sections included."""
     flags: set[str] = set()
-    for f in dataclasses.fields(kind):  # type: ignore[arg-type]
-        section = next((s for s in dataclasses.fields(Config) if s.name == f.name and prefix == "--"), None)
-        if section is not None:
-            flags |= _flags(section.default_factory, f"--{f.name}.")
+    for name, hint in typing.get_type_hints(kind).items():
+        if dataclasses.is_dataclass(hint):
+            flags |= _flags(typing.cast(type, hint), f"{prefix}{name}.")
         else:
-            flags.add(f"{prefix}{f.name}".replace("_", "-"))
+            flags.add(f"{prefix}{name}".replace("_", "-"))
     return flags
 
 

@@ -21,6 +21,8 @@ class EnvConfig:
     """Name within the suite: a Gymnasium id (or ``module:Id-v0``), an Atari game, an EnvPool MuJoCo task."""
     max_episode_steps: int | None = None
     """Agent steps after which an episode is truncated; None keeps the environment's own limit."""
+    stagger: bool = False
+    """Cut the first episode of each environment at a different step, so that equally long ones do not stay in step."""
     full_action_set: bool = False
     """Atari: all 18 actions instead of the game's minimal set (App. F, multi-task)."""
     life_loss_discount: float = 1.0
@@ -172,7 +174,7 @@ class ActorConfig:
     fleet: Literal["serial", "overlapping"] = "serial"
     """Act then learn with all cores, or actor threads that feed a bounded queue while the learner works."""
     num_envs: int = 64
-    """Environments of each actor. With fewer than batch_size several unrolls make a batch, with more one makes several."""
+    """Environments of each actor. Fewer than batch_size: several unrolls make a batch; more: one makes several."""
     num_actors: int = 1
     """Actor threads of the overlapping fleet."""
     queue_size: int = 2

@@ -112,8 +112,9 @@ def _arcade(name: str, game: str, summary: str, frames: int) -> Preset:
             loss=LossConfig(**_SMALL_LOSS),
             learner=LearnerConfig(
                 batch_size=8,
-                unroll_length=20,
-                target_period=8,
+                unroll_length=32,
+                passes=3,
+                target_period=12,
                 learning_rate=5e-4,
                 multiplier_learning_rate=1e-2,
             ),

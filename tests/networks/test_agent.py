@@ -159,6 +159,21 @@ def test_every_parameter_learns_from_policy_and_value(core):
         assert learning == {n for n, _ in agent.named_parameters() if not n.startswith(other)}
 
 
+def test_observations_are_counted_where_valid_and_used_after_commit():
+    agent, seen = build("none", normalise_observations=True), inputs()
+    valid = ~seen.first
+    before = agent.unroll(seen, {})[0].features
+    agent.accumulate_observations(seen.observation, valid)
+    assert torch.equal(agent.unroll(seen, {})[0].features, before)
+    agent.normaliser.commit()
+    joints = seen.observation["joints"]
+    torch.testing.assert_close(agent.normaliser.mean, joints[valid].double().mean(dim=0))
+    whitened = (joints - joints[valid].mean(0)) / joints[valid].std(0, correction=0)
+    expected = build("none").unroll(dataclasses.replace(seen, observation={**seen.observation, "joints": whitened}), {})
+    torch.testing.assert_close(agent.unroll(seen, {})[0].features, expected[0].features, atol=1e-5, rtol=1e-4)
+    build("none").accumulate_observations(seen.observation, valid)
+
+
 def test_normaliser_and_pixel_control_head_exist_where_asked_for():
     assert build("none").normaliser is None
     assert build("none").pixel_control_head is None

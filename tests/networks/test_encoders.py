@@ -199,6 +199,7 @@ def test_encoder_normalises_all_vectors_together():
     config = AgentConfig(hidden=(), normalise_observations=True)
     encoder = Encoder({"a": vector(1), "b": vector(2)}, config)
     observation = {"a": torch.tensor([[1.0], [3.0]]), "b": torch.tensor([[0.0, 5.0], [2.0, 9.0]])}
+    assert encoder.vector(observation).tolist() == [[1, 0, 5], [3, 2, 9]]
     assert encoder.normaliser is not None
     encoder.normaliser.accumulate(encoder.vector(observation), torch.ones(2, dtype=torch.bool))
     encoder.normaliser.commit()
@@ -234,8 +235,9 @@ def test_repeated_texts_give_the_outputs_and_gradients_of_single_ones():
     weights = torch.randn(5, encoder.width)
 
     def gradients(outputs: torch.Tensor) -> list[torch.Tensor]:
-        return list(torch.autograd.grad((outputs * weights).sum(), list(encoder.parameters())))
+        return list(torch.autograd.grad((outputs * weights).sum(), list(encoder.parameters()), retain_graph=True))
 
     together, apart = encoder(codes), torch.cat([encoder(row[None]) for row in codes])
     torch.testing.assert_close(together, apart)
     torch.testing.assert_close(gradients(together), gradients(apart))
+    assert all(gradient.any() for gradient in gradients(together))

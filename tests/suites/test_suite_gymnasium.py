@@ -13,6 +13,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from vmpo import suites
+from vmpo import suites
 from vmpo.config import EnvConfig
 from vmpo.errors import UserError
 from vmpo.records import Timestep, VectorEnv
@@ -276,3 +277,14 @@ def test_suites_are_found_by_name_and_can_be_registered() -> None:
         assert suites.make(EnvConfig(suite="mine"), 1, 0) is mine
     finally:
         del suites._FACTORIES["mine"]
+
+
+def test_staggered_environments_are_spread_over_the_episode():
+    env = suites.make(EnvConfig(id="Pendulum-v1", max_episode_steps=40, stagger=True), 4, 0)
+    env.reset(0)
+    ends = {index: [] for index in range(4)}
+    for step in range(1, 125):
+        for index in np.flatnonzero(env.step(np.zeros((4, 1), np.float32)).ended):
+            ends[int(index)].append(step)
+    env.close()
+    assert ends == {0: [40, 81, 122], 1: [10, 51, 92], 2: [20, 61, 102], 3: [30, 71, 112]}

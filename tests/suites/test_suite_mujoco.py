@@ -199,3 +199,18 @@ def has_egl() -> bool:
     except OSError:
         return False
     return True
+
+
+def test_staggered_environments_are_spread_over_the_episode():
+    env = make_suite(EnvConfig(suite="mujoco", id="HalfCheetah-v4", max_episode_steps=40, stagger=True), 4, 0)
+    env.reset(0)
+    ends = {index: [] for index in range(4)}
+    for step in range(1, 125):
+        timestep = env.step(np.zeros((4, 6), np.float32))
+        for index in np.flatnonzero(timestep.ended):
+            ends[int(index)].append(step)
+        assert (timestep.discount == 1.0).all()
+        assert (timestep.first == ~timestep.valid).all()
+    env.close()
+    # A reset takes a call of its own, so that whole episodes end 41 calls apart.
+    assert ends == {0: [40, 81, 122], 1: [10, 51, 92], 2: [20, 61, 102], 3: [30, 71, 112]}

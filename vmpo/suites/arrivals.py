@@ -20,6 +20,15 @@ def env_seeds(seed: int, num_envs: int) -> list[int]:
     return [int(state >> 1) for state in np.random.SeedSequence(seed).generate_state(num_envs)]
 
 
+def first_limits(num_envs: int, limit: int) -> Shaped[np.ndarray, " B"]:
+    """Steps after which each environment's first episode is cut so that all are spread over the limit; 0: not cut.
+
+    Environments that start together and always play to the limit would otherwise show the learner one phase of the
+    episode at a time.
+    """
+    return np.arange(num_envs) * limit // num_envs
+
+
 def opening(observation: Observation, num_envs: int) -> Timestep:
     """The arrival at the first observations after a reset of all environments: no action led here."""
     return Timestep(

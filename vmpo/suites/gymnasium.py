@@ -158,6 +158,13 @@ def _vectorise(
         envs.close()
 
     def create(index: int) -> gymnasium.Env:
+        env = create_whole(index)
+        whole = env.spec.max_episode_steps if env.spec is not None else None
+        if config.stagger and whole is not None and (first := arrivals.first_limits(num_envs, whole)[index]):
+            return _first_episode_limit(env, int(first))
+        return env
+
+    def create_whole(index: int) -> gymnasium.Env:
         # Only the first environment is ever drawn.
         drawing: dict[str, Any] = {"render_mode": "rgb_array"} if render and index == 0 else {}
         if isinstance(source, Registration):
@@ -174,6 +181,21 @@ def _vectorise(
         workers: dict[str, Any] = {"max_concurrency": config.simulator_threads} if limited else {}
         return AsyncVectorEnv(creators, copy=False, **workers)
     return SyncVectorEnv(creators, copy=False)
+
+
+def _first_episode_limit(env: gymnasium.Env, limit: int) -> gymnasium.Env:
+    """Truncate the first episode, and only that, after ``limit`` steps."""
+    import gymnasium
+
+    class FirstEpisodeLimit(gymnasium.Wrapper):
+        steps = 0
+
+        def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            self.steps += 1
+            return observation, reward, terminated, truncated or self.steps == limit, info
+
+    return FirstEpisodeLimit(env)
 
 
 def _has_vector_version(registration: Registration, *, limited: bool, render: bool) -> bool:

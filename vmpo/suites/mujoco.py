@@ -62,9 +62,11 @@ class MujocoEnv:
             self._options["max_episode_steps"] = config.max_episode_steps
         self._pool: Any = None
         self._resetting = np.zeros(num_envs, np.bool_)
+        self._stagger, self._steps = config.stagger, 0
         spec = self._envpool.make_spec(self._task, **self._options)
         self._columns = _columns(self._task, spec.observation_space)
         width = max(columns.stop for columns in self._columns.values())
+        self._first_limits = arrivals.first_limits(num_envs, spec.config.max_episode_steps)
         self._vector = np.zeros((num_envs, width), np.float32)
         low, high = (bound.astype(np.float32) for bound in (spec.action_space.low, spec.action_space.high))
         self.spec = EnvSpec(
@@ -85,14 +87,29 @@ class MujocoEnv:
         self._pool = self._envpool.make_gymnasium(self._task, seed=seeds, **self._options, **drawing)
         observation, _ = self._pool.reset()
         self._resetting = np.zeros(self.num_envs, np.bool_)
+        self._steps = 0
         return arrivals.opening(self._flatten(observation), self.num_envs)
 
     def step(self, actions: np.ndarray) -> Timestep:
         observation, score, terminated, truncated, _ = self._pool.step(actions)
         flat = self._flatten(observation)
+        if self._stagger:
+            truncated = truncated | self._cut(flat["observation"])
         timestep = arrivals.next_step(flat, score, terminated, truncated, resetting=self._resetting)
         self._resetting = timestep.ended
         return timestep
+
+    def _cut(self, vectors: np.ndarray) -> np.ndarray:
+        """Reset the environments that were cut a step ago, which EnvPool has stepped on, and name those to cut now."""
+        was_cut = self._resetting & (self._first_limits == self._steps)
+        if self._steps and was_cut.any():
+            ids = np.flatnonzero(was_cut).astype(np.int32)
+            observation, _ = self._pool.reset(ids)
+            arrays = observation if isinstance(observation, dict) else {"": observation}
+            for name, columns in self._columns.items():
+                vectors[ids, columns] = arrays[name].reshape(len(ids), -1)
+        self._steps += 1
+        return self._first_limits == self._steps
 
     def _flatten(self, observation: np.ndarray | dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Copy what was delivered into the vector, cast to float32 on the way."""
