@@ -43,26 +43,27 @@ _SMALL_LOSS: Mapping[str, Any] = dict(
 
 
 def _classic(name: str, env_id: str, summary: str, frames: int, **loss: Any) -> Preset:
-    """Classic control: a small MLP and frequent target updates."""
+    """Classic control: a small MLP, and many small steps on each unroll."""
     return Preset(
         summary=summary,
         config=Config(
             preset=name,
-            env=EnvConfig(suite="gymnasium", id=env_id),
+            env=EnvConfig(suite="gymnasium", id=env_id, stagger=True),
             agent=AgentConfig(
                 hidden=(64, 64),
                 activation="tanh",
                 head_units=0,
-                initial_std=0.3,
+                initial_std=0.8,
                 policy_init_scale=0.01,
                 normalise_observations=True,
             ),
-            loss=LossConfig(**{**_SMALL_LOSS, **loss}),
+            loss=LossConfig(**{**_SMALL_LOSS, "epsilon_mean": 0.05, "epsilon_covariance": 5e-3, **loss}),
             learner=LearnerConfig(
-                batch_size=16,
-                unroll_length=32,
-                target_period=4,
-                learning_rate=3e-3,
+                batch_size=4,
+                unroll_length=64,
+                passes=8,
+                target_period=32,
+                learning_rate=2e-3,
                 multiplier_learning_rate=1e-2,
             ),
             actors=ActorConfig(num_envs=16),
@@ -77,7 +78,7 @@ def _locomotion(name: str, env_id: str, summary: str, frames: int) -> Preset:
         summary=summary,
         config=Config(
             preset=name,
-            env=EnvConfig(suite="mujoco", id=env_id),
+            env=EnvConfig(suite="mujoco", id=env_id, stagger=True),
             agent=AgentConfig(
                 hidden=(256, 256),
                 activation="elu",
@@ -89,9 +90,10 @@ def _locomotion(name: str, env_id: str, summary: str, frames: int) -> Preset:
             ),
             loss=LossConfig(**_SMALL_LOSS),
             learner=LearnerConfig(
-                batch_size=32,
+                batch_size=8,
                 unroll_length=32,
-                target_period=10,
+                passes=2,
+                target_period=16,
                 learning_rate=3e-4,
                 multiplier_learning_rate=1e-2,
             ),
@@ -171,7 +173,7 @@ PRESETS: dict[str, Preset] = {
     "cartpole": _classic("cartpole", "CartPole-v1", "the default: CartPole-v1 in under a minute", 100_000),
     "acrobot": _classic("acrobot", "Acrobot-v1", "swing a two-link arm above the bar", 300_000),
     "lunarlander": _classic("lunarlander", "LunarLander-v3", "land between the flags (needs Box2D)", 1_000_000),
-    "pendulum": _classic("pendulum", "Pendulum-v1", "swing up a pendulum: continuous actions", 300_000),
+    "pendulum": _classic("pendulum", "Pendulum-v1", "swing up a pendulum: continuous actions", 300_000, discount=0.95),
     "halfcheetah": _locomotion("halfcheetah", "HalfCheetah-v4", "run with a planar cheetah", 10_000_000),
     "ant": _locomotion("ant", "Ant-v4", "run with a four-legged ant", 20_000_000),
     "walker2d": _locomotion("walker2d", "Walker2d-v4", "walk on two planar legs", 10_000_000),
