@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "distributions": {"records"},
     "metrics": {"records", "errors"},
     "display": {"metrics"},
-    "networks": {"records", "config", "errors", "networks"},
+    "networks": {"records", "config", "errors", "distributions", "networks"},
     "losses": {"records", "values", "popart", "distributions", "networks", "errors", "losses"},
     "learning": {"records", "config", "errors", "values", "popart", "distributions", "networks", "losses", "learning"},
     "suites": {"records", "config", "errors", "suites"},

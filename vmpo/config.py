@@ -59,8 +59,6 @@ class AgentConfig:
     """LayerNorm and tanh after the MLP's first layer; not in the paper."""
     normalise_observations: bool = False
     """Whiten vector observations by running statistics; not in the paper."""
-    text_buckets: int = 1000
-    """Hash buckets of the word embedding (DMLab's instructions)."""
     text_embedding: int = 20
     """Width of a word's embedding."""
     text_units: int = 256

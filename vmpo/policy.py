@@ -11,8 +11,7 @@ import torch
 from vmpo import suites
 from vmpo.config import Config
 from vmpo.learning import checkpoint
-from vmpo.learning.learner import make_agent, policy_family
-from vmpo.networks.agent import AgentInput
+from vmpo.networks.agent import AgentInput, make_agent, policy_family
 from vmpo.records import AgentState, EnvSpec, Weights
 from vmpo.run_directory import RunDirectory
 

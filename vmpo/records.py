@@ -33,6 +33,8 @@ class ArraySpec:
     dtype: np.dtype
     kind: Literal["pixels", "vector", "text"]
     """``pixels`` is uint8; ``vector`` float32 of rank 1; ``text`` int64 word codes of rank 1, 0 meaning no word."""
+    vocabulary: int = 0
+    """Text: codes run from 1 to this number."""
     layout: Literal["CHW", "HWC"] = "CHW"
     """Axis order of pixels as the simulator delivers them; the encoder permutes, so that no copy is made before it."""
 

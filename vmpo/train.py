@@ -28,8 +28,9 @@ from vmpo.config import Config, problems
 from vmpo.display import Display, make_display
 from vmpo.errors import UserError
 from vmpo.learning import checkpoint
-from vmpo.learning.learner import Learner, make_agent, policy_family
+from vmpo.learning.learner import Learner
 from vmpo.metrics import EpisodeWindow, RunLog, Stopwatch
+from vmpo.networks.agent import make_agent, policy_family
 from vmpo.records import EnvSpec, EpisodeResult, Weights
 from vmpo.run_directory import RunDirectory
 

@@ -89,3 +89,19 @@ def vtrace(
         advantages[t] = rewards[t] + discounts[t] * following_return - values[t]
         following_value, following_return = values[t], returns[t]
     return VTrace(returns=returns, advantages=advantages if valid is None else torch.where(valid, advantages, 0.0))
+
+
+def masked_mean(x: Float[Tensor, "T B"], valid: Bool[Tensor, "T B"]) -> Float[Tensor, ""]:
+    """Mean over the valid samples; 0 if there is none."""
+    return torch.where(valid, x, 0.0).sum() / valid.sum().clamp(min=1)
+
+
+def explained_variance(
+    returns: Float[Tensor, "T B"], predictions: Float[Tensor, "T B"], valid: Bool[Tensor, "T B"]
+) -> Float[Tensor, ""]:
+    """1 - Var(G - V) / Var(G) over the valid samples: 1 is perfect, 0 no better than a constant."""
+
+    def variance(x: Tensor) -> Tensor:
+        return masked_mean((x - masked_mean(x, valid)).square(), valid)
+
+    return 1.0 - variance(returns - predictions) / variance(returns).clamp(min=1e-12)

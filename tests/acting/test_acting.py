@@ -12,7 +12,7 @@ from samples import env_spec, small_config
 from vmpo.acting.actor import Actor, allocate
 from vmpo.acting.evaluate import evaluate
 from vmpo.acting.local import OverlappingFleet, SerialFleet
-from vmpo.learning.learner import agent_inputs, make_agent, policy_family
+from vmpo.networks.agent import agent_inputs, make_agent, policy_family
 from vmpo.records import Timestep, Weights
 
 

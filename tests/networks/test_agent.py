@@ -15,7 +15,7 @@ from vmpo.records import ActionSpec, ArraySpec, ContinuousActions, DiscreteActio
 DISCRETE = DiscreteActions(sizes=(3, 2))
 CONTINUOUS = ContinuousActions(low=-np.ones(4), high=np.ones(4))
 SMALL = AgentConfig(
-    resnet_channels=(4, 8, 8), pixel_features=16, hidden=(12,), text_units=5, text_buckets=50, head_units=9,
+    resnet_channels=(4, 8, 8), pixel_features=16, hidden=(12,), text_units=5, head_units=9,
     lstm_units=6, transformer_layers=2, transformer_memory=3, transformer_width=8, transformer_heads=2,
     transformer_key_size=3, transformer_mlp=10,
 )  # fmt: skip
@@ -26,7 +26,7 @@ def spec(action: ActionSpec = DISCRETE, tasks: tuple[str, ...] = ("one", "two"))
     observation = {
         "image": ArraySpec(shape=(3, 12, 16), dtype=np.dtype(np.uint8), kind="pixels"),
         "joints": ArraySpec(shape=(4,), dtype=np.dtype(np.float32), kind="vector"),
-        "say": ArraySpec(shape=(3,), dtype=np.dtype(np.int64), kind="text"),
+        "say": ArraySpec(shape=(3,), dtype=np.dtype(np.int64), kind="text", vocabulary=50),
     }
     return EnvSpec(observation=observation, action=action, tasks=tasks)
 

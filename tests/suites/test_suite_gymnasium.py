@@ -13,7 +13,6 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from vmpo import suites
-from vmpo import suites
 from vmpo.config import EnvConfig
 from vmpo.errors import UserError
 from vmpo.records import Timestep, VectorEnv

@@ -130,3 +130,16 @@ def test_continuous_actions_are_scaled_to_the_bounds_and_never_beyond(dtype: typ
     np.testing.assert_allclose(record[0], [[0.4, 0.3], [7.0, 2.5]], rtol=1e-6)
     np.testing.assert_allclose(record[1], [[-0.4, 0.1], [7.0, 2.5]], rtol=1e-6)
     assert record[0].dtype == dtype
+
+
+HASHES = [775, 757, 79, 456, 380, 0, 0, 0]
+"""CRC-32 modulo 1000, plus one, of: go to the red ball."""
+
+
+def test_word_codes_are_the_same_everywhere():
+    assert hash_words("Go to the Red ball", 1000, 8).tolist() == HASHES
+    assert hash_words("go TO the red  ball", 1000, 3).tolist() == HASHES[:3]
+    assert hash_words("", 1000, 2).tolist() == [0, 0]
+    codes = hash_words(" ".join(str(i) for i in range(500)), 7, 500)
+    assert codes.dtype == np.int64
+    assert set(codes) == set(range(1, 8))

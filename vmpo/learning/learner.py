@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from vmpo import popart, values
 from vmpo.config import Config, LossConfig
-from vmpo.distributions import Distribution, PolicyFamily
+from vmpo.distributions import Distribution
 from vmpo.losses.pixel_control import pixel_control_loss
 from vmpo.losses.vmpo import EStep, e_step, m_step, select_top, solve_temperature
-from vmpo.networks.agent import Agent, AgentInput, AgentOutput
+from vmpo.networks.agent import AgentInput, AgentOutput, agent_inputs, make_agent, policy_family
 from vmpo.records import EnvSpec, Trajectory, Weights, split, tree_map
 
 MULTIPLIER_FLOOR = 1e-8
@@ -102,7 +102,8 @@ class Learner:
         metrics = {"policy_lag": self.version - batch.versions.double().mean()}
         # Where the acting weights were the target's, the recorded distributions are the target's outputs.
         recorded = self.config.learner.recorded_behaviour and bool((batch.versions == self.version).all())
-        replicas = split(self._to_device(batch), self.config.learner.virtual_replicas)
+        batch = self._to_device(batch)
+        replicas = split(batch, self.config.learner.virtual_replicas)
         gathered = self._gather(replicas, recorded)
 
         self.optimiser.zero_grad(set_to_none=True)
@@ -175,8 +176,8 @@ class Learner:
             tasks=tasks,
             pixel_control=self._pixel_control(batch, output),
             metrics={
-                "value_explained_variance": explained_variance(returns, state_values, valid),
-                "entropy": masked_mean(policy.entropy().detach(), valid),
+                "value_explained_variance": values.explained_variance(returns, state_values, valid),
+                "entropy": values.masked_mean(policy.entropy().detach(), valid),
             },
         )
 
@@ -221,7 +222,7 @@ class Learner:
             evaluation.returns, evaluation.tasks, self.statistics, loss.popart_minimum, loss.popart_maximum
         )
         # Eq. 6, in PopArt's space.
-        value_loss = 0.5 * masked_mean((evaluation.normalised_values - targets).square(), evaluation.valid)
+        value_loss = 0.5 * values.masked_mean((evaluation.normalised_values - targets).square(), evaluation.valid)
         total = loss.value_cost * value_loss + fit.policy_loss + improvement.temperature_loss + fit.alpha_loss
         metrics = {**improvement.metrics, **fit.metrics, **evaluation.metrics, "loss_value": value_loss.detach()}
         if evaluation.pixel_control is not None:
@@ -263,16 +264,13 @@ class Learner:
     def _pixel_control(self, batch: Trajectory, output: AgentOutput) -> Tensor | None:
         if self.online.pixel_control_head is None:
             return None
-        name = next(key for key, array in self.spec.observation.items() if array.kind == "pixels")
-        frames = batch.observations[name]
-        if self.spec.observation[name].layout == "HWC":
-            frames = frames.movedim(-1, -3)
         return pixel_control_loss(
             q_values=self.online.pixel_control_head(output.features),
-            frames=frames,
+            frames=self.online.pixel_control_head.frames(batch.observations),
             actions=batch.actions[1:, :, 0],
             discounts=self.config.loss.pixel_control_discount * batch.discounts[1:],
-            valid=batch.valids[1:],
+            # Nothing on the screen moved from one episode's picture to the next one's.
+            valid=batch.valids[1:] & ~batch.firsts[1:],
         )
 
     def _scale(self) -> Tensor:
@@ -304,44 +302,3 @@ class Learner:
             metrics[f"popart/mean/{task}"] = self.statistics.mean[index]
             metrics[f"popart/scale/{task}"] = sigma[index]
         return metrics
-
-
-def policy_family(spec: EnvSpec, config: Config) -> PolicyFamily:
-    agent = config.agent
-    return PolicyFamily(
-        actions=spec.action,
-        covariance=agent.covariance,
-        initial_std=agent.initial_std,
-        minimum_std=agent.minimum_std,
-    )
-
-
-def make_agent(spec: EnvSpec, config: Config) -> Agent:
-    return Agent(
-        spec,
-        config.agent,
-        num_parameters=policy_family(spec, config).num_parameters,
-        pixel_control=config.loss.pixel_control_cost > 0,
-    )
-
-
-def agent_inputs(batch: Trajectory) -> AgentInput:
-    return AgentInput(
-        observation=batch.observations,
-        previous_action=batch.actions,
-        previous_reward=batch.rewards,
-        first=batch.firsts,
-    )
-
-
-def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
-    return torch.where(valid, x, 0.0).sum() / valid.sum().clamp(min=1)
-
-
-def explained_variance(returns: Tensor, predictions: Tensor, valid: Tensor) -> Tensor:
-    """1 - Var(G - V) / Var(G) over the valid samples: 1 is perfect, 0 no better than a constant."""
-
-    def variance(x: Tensor) -> Tensor:
-        return masked_mean((x - masked_mean(x, valid)).square(), valid)
-
-    return 1.0 - variance(returns - predictions) / variance(returns).clamp(min=1e-12)

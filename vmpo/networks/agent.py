@@ -9,11 +9,12 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vmpo.config import AgentConfig
+from vmpo.config import AgentConfig, Config
+from vmpo.distributions import PolicyFamily
 from vmpo.networks.cores import make_core
 from vmpo.networks.encoders import MLP, Encoder, ObservationNormaliser, orthogonal
 from vmpo.networks.pixel_control import PixelControlHead
-from vmpo.records import ActionSpec, AgentState, DiscreteActions, EnvSpec, Observation
+from vmpo.records import ActionSpec, AgentState, DiscreteActions, EnvSpec, Observation, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,3 +124,31 @@ class Agent(nn.Module):
     def _previous_width(self) -> int:
         action = self.action_spec
         return (sum(action.sizes) if isinstance(action, DiscreteActions) else action.width) + 1
+
+
+def policy_family(spec: EnvSpec, config: Config) -> PolicyFamily:
+    agent = config.agent
+    return PolicyFamily(
+        actions=spec.action,
+        covariance=agent.covariance,
+        initial_std=agent.initial_std,
+        minimum_std=agent.minimum_std,
+    )
+
+
+def make_agent(spec: EnvSpec, config: Config) -> Agent:
+    return Agent(
+        spec,
+        config.agent,
+        num_parameters=policy_family(spec, config).num_parameters,
+        pixel_control=config.loss.pixel_control_cost > 0,
+    )
+
+
+def agent_inputs(batch: Trajectory) -> AgentInput:
+    return AgentInput(
+        observation=batch.observations,
+        previous_action=batch.actions,
+        previous_reward=batch.rewards,
+        first=batch.firsts,
+    )

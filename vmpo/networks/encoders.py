@@ -6,12 +6,10 @@ Weights start orthogonal (gain sqrt 2 before a ReLU) with zero biases; embedding
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal, TypeVar
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor, nn
@@ -190,23 +188,12 @@ class ObservationNormaliser(nn.Module):
         return ((x - self.mean.to(x.dtype)) * scale.to(x.dtype)).clamp(-10.0, 10.0)
 
 
-def hash_words(text: str, buckets: int, length: int) -> np.ndarray:
-    """Codes 1 to ``buckets`` of the first ``length`` words, padded by 0: int64 ``[length]``.
-
-    CRC-32 of the lower-cased word: the same in every process and on every machine, unlike Python's salted hash.
-    """
-    codes = np.zeros(length, np.int64)
-    words = text.lower().split()[:length]
-    codes[: len(words)] = [zlib.crc32(word.encode()) % buckets + 1 for word in words]
-    return codes
-
-
 class TextEncoder(nn.Module):
     """An LSTM over embedded words, read at the last word; an empty text is all zeros (App. F, DMLab)."""
 
-    def __init__(self, config: AgentConfig):
+    def __init__(self, spec: ArraySpec, config: AgentConfig):
         super().__init__()
-        self.embedding = nn.Embedding(config.text_buckets + 1, config.text_embedding, padding_idx=0)
+        self.embedding = nn.Embedding(spec.vocabulary + 1, config.text_embedding, padding_idx=0)
         self.lstm = nn.LSTM(config.text_embedding, config.text_units, batch_first=True)
         self.width = config.text_units
 
@@ -233,7 +220,7 @@ class Encoder(nn.Module):
             raise UserError("the environment has no observations; it must give at least one of pixels, vector or text")
         self.pixel_names, self.vector_names, self.text_names = names["pixels"], names["vector"], names["text"]
         self.pixels = nn.ModuleList([PixelEncoder(observation[name], config) for name in self.pixel_names])
-        self.texts = nn.ModuleList([TextEncoder(config) for _ in self.text_names])
+        self.texts = nn.ModuleList([TextEncoder(observation[name], config) for name in self.text_names])
         self.normaliser: ObservationNormaliser | None = None
         self.mlp: MLP | None = None
         if self.vector_names:

@@ -9,7 +9,7 @@ import numpy as np
 
 from vmpo.errors import UserError
 from vmpo.records import ActionSpec, ArraySpec, ContinuousActions, DiscreteActions, Observation
-from vmpo.suites.words import hash_words
+from vmpo.suites.words import VOCABULARY, hash_words
 
 if TYPE_CHECKING:
     from gymnasium import Space
@@ -125,7 +125,7 @@ def _one_hot(sizes: np.ndarray, start: np.ndarray, num_envs: int) -> Encoding:
 
 def _words(length: int) -> Encoding:
     """Texts as the hashed codes of their words; half as many words fit into a text as it has characters."""
-    spec = ArraySpec(shape=(length,), dtype=np.dtype(np.int64), kind="text")
+    spec = ArraySpec(shape=(length,), dtype=np.dtype(np.int64), kind="text", vocabulary=VOCABULARY)
     return spec, lambda batch: np.stack([hash_words(text, length=length) for text in batch])
 
 

@@ -7,8 +7,11 @@ import zlib
 import numpy as np
 from jaxtyping import Int64
 
+VOCABULARY = 1000
+"""Hash buckets, in which different words may meet."""
 
-def hash_words(text: str, buckets: int = 1000, length: int = 16) -> Int64[np.ndarray, " length"]:
+
+def hash_words(text: str, buckets: int = VOCABULARY, length: int = 16) -> Int64[np.ndarray, " length"]:
     """Codes 1 to ``buckets`` of the first ``length`` words, padded by 0.
 
     CRC-32 of the lower-cased word: the same in every process and on every machine, unlike Python's salted hash.
