@@ -38,7 +38,7 @@ _SMALL_LOSS: Mapping[str, Any] = dict(
     epsilon_mean=0.01,
     epsilon_covariance=5e-4,
     initial_alpha_policy=1.0,
-    popart_rate=1e-2,
+    popart_rate=1e-3,
 )
 
 
@@ -88,7 +88,7 @@ def _locomotion(name: str, env_id: str, summary: str, frames: int) -> Preset:
                 initial_std=0.3,
                 policy_init_scale=0.01,
             ),
-            loss=LossConfig(**_SMALL_LOSS),
+            loss=LossConfig(**{**_SMALL_LOSS, "epsilon_covariance": 1e-4}),
             learner=LearnerConfig(
                 batch_size=8,
                 unroll_length=32,

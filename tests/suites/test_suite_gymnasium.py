@@ -286,4 +286,4 @@ def test_staggered_environments_are_spread_over_the_episode():
         for index in np.flatnonzero(env.step(np.zeros((4, 1), np.float32)).ended):
             ends[int(index)].append(step)
     env.close()
-    assert ends == {0: [40, 81, 122], 1: [10, 51, 92], 2: [20, 61, 102], 3: [30, 71, 112]}
+    assert ends == {0: [40, 81, 122], 1: [20, 61, 102], 2: [10, 51, 92], 3: [30, 71, 112]}

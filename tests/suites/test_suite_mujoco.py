@@ -213,4 +213,4 @@ def test_staggered_environments_are_spread_over_the_episode():
         assert (timestep.first == ~timestep.valid).all()
     env.close()
     # A reset takes a call of its own, so that whole episodes end 41 calls apart.
-    assert ends == {0: [40, 81, 122], 1: [10, 51, 92], 2: [20, 61, 102], 3: [30, 71, 112]}
+    assert ends == {0: [40, 81, 122], 1: [20, 61, 102], 2: [10, 51, 92], 3: [30, 71, 112]}

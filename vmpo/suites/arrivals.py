@@ -24,9 +24,12 @@ def first_limits(num_envs: int, limit: int) -> Shaped[np.ndarray, " B"]:
     """Steps after which each environment's first episode is cut so that all are spread over the limit; 0: not cut.
 
     Environments that start together and always play to the limit would otherwise show the learner one phase of the
-    episode at a time.
+    episode at a time. Neighbours are far apart (steps of the golden ratio), because they share a minibatch.
     """
-    return np.arange(num_envs) * limit // num_envs
+    order = np.argsort(np.arange(num_envs) * 0.618034 % 1.0)
+    limits = np.empty(num_envs, np.int64)
+    limits[order] = np.arange(num_envs) * limit // num_envs
+    return limits
 
 
 def opening(observation: Observation, num_envs: int) -> Timestep:
