@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -145,11 +146,13 @@ def test_a_loaded_policy_acts_as_the_evaluated_one(tmp_path):
     vmpo.train(small_config(agent={"core": "lstm"}), tmp_path, quiet=True)
     policy = vmpo.load(tmp_path)
     single, state = policy.act(np.zeros(4, np.float32))
-    assert single.shape == (1,)
     batch, _ = policy.act(np.zeros((3, 4), np.float32))
-    assert batch.tolist() == [single.tolist()] * 3
-    again, _ = policy.act(np.zeros(4, np.float32), state)
-    assert again.shape == (1,)
+    assert batch.tolist() == [single] * 3
+    env = gymnasium.make("CartPole-v1")
+    observation, _ = env.reset(seed=0)
+    for _ in range(5):
+        action, state = policy.act(observation, state)
+        observation, *_ = env.step(action)
     summary = vmpo.evaluate(tmp_path, 5).summary()
     assert summary["episodes"] == 5
     assert summary == vmpo.evaluate(tmp_path, 5).summary()
@@ -166,3 +169,48 @@ def test_fleet_time_is_split_into_phases_that_sum_to_one(tmp_path):
     assert sum(shares.values()) == pytest.approx(1.0)
     assert min(shares["simulate"], shares["infer"], shares["learn"]) > 0.01
     assert time.perf_counter() - started < 60
+
+
+def test_evaluation_plays_whole_episodes_though_training_is_staggered(tmp_path):
+    config = small_config(env={"id": "Pendulum-v1", "stagger": True})
+    result = vmpo.train(config, tmp_path, quiet=True)
+    assert result.evaluation is None
+    assert {e.length for e in vmpo.evaluate(tmp_path, 6).episodes} == {200}
+
+
+def test_a_run_ends_when_its_last_unroll_is_learned_from(tmp_path):
+    config = small_config(learner={"batch_size": 2, "passes": 3}, run={"frames": 48})
+    result = vmpo.train(config, tmp_path, quiet=True)
+    # Two unrolls of 4 x 6, each in two batches, three times.
+    assert (result.agent_steps, result.learner_steps) == (48, 12)
+
+
+def test_a_run_that_was_killed_at_once_can_be_resumed(tmp_path, monkeypatch):
+    monkeypatch.setattr(Run, "loop", lambda self, quiet: None)
+    vmpo.train(small_config(), tmp_path, quiet=True)
+    monkeypatch.undo()
+    assert vmpo.resume(tmp_path, quiet=True).frames == 96
+
+
+def test_more_frames_are_remembered_by_the_run(tmp_path):
+    vmpo.train(small_config(), tmp_path, quiet=True)
+    vmpo.resume(tmp_path, frames=240, quiet=True)
+    assert RunDirectory(tmp_path).read_config().run.frames == 240
+
+
+def test_a_resumed_overlapping_fleet_starts_with_the_restored_weights(tmp_path):
+    config = small_config(actors={"fleet": "overlapping"}, learner={"target_period": 1})
+    vmpo.train(config, tmp_path, quiet=True)
+    vmpo.resume(tmp_path, frames=192, quiet=True)
+    resumed = lines(tmp_path / "metrics.jsonl")[4]
+    assert resumed["learner_step"] == 5
+    assert resumed["policy_lag"] == 0
+
+
+def test_ranges_are_sampled_from_python_too(tmp_path):
+    from dataclasses import replace
+
+    preset = vmpo.presets.get("paper-gym-walker2d").config
+    config = replace(small_config(), preset="paper-gym-walker2d", loss=replace(preset.loss, epsilon_policy=0.01))
+    vmpo.train(config, tmp_path, quiet=True)
+    assert 0.005 <= RunDirectory(tmp_path).read_config().loss.epsilon_mean <= 0.01

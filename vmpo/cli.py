@@ -18,8 +18,9 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from vmpo import presets
-from vmpo.config import ActorConfig, AgentConfig, Config, EnvConfig, LearnerConfig, LossConfig, RunConfig, sampled
+from vmpo.config import ActorConfig, AgentConfig, Config, EnvConfig, LearnerConfig, LossConfig, RunConfig
 from vmpo.errors import UserError, unknown
+from vmpo.metrics import plain_numbers
 
 USAGE = """usage: vmpo COMMAND ...
 
@@ -79,7 +80,7 @@ class EvaluateOptions:
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions:
     workload: Annotated[str, tyro.conf.Positional] = "all"
-    """cartpole, halfcheetah, breakout, breakout-resnet, or all."""
+    """cartpole, halfcheetah, humanoid, breakout, breakout-resnet, or all."""
     seconds: float = 10.0
     """Length of each of the three measured windows."""
     json: bool = False
@@ -110,6 +111,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"vmpo: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except OSError as error:
+        print(f"vmpo: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("vmpo: interrupted", file=sys.stderr)
         return 130
@@ -126,7 +130,7 @@ def _train(arguments: list[str]) -> int:
     )
     options = parse(TrainOptions, _expand(arguments), f"vmpo train {name}", default)
     sections = {f.name: getattr(options, f.name) for f in dataclasses.fields(Config) if f.name != "preset"}
-    config = sampled(Config(preset=name, **sections), preset.ranges)
+    config = Config(preset=name, **sections)
     label = re.sub(r"[^A-Za-z0-9.-]+", "-", config.env.id) if custom else name
     directory = options.directory or f"runs/{label}-{datetime.now():%Y%m%d-%H%M%S}"
 
@@ -234,7 +238,9 @@ def _option(arguments: list[str], flag: str) -> str | None:
     for index, argument in enumerate(arguments):
         if argument.startswith(f"{flag}="):
             return argument.split("=", 1)[1]
-        if argument == flag and index + 1 < len(arguments):
+        if argument == flag:
+            if index + 1 == len(arguments) or arguments[index + 1].startswith("--"):
+                raise UserError(f"{flag} needs a value, such as {flag} CartPole-v1")
             return arguments[index + 1]
     return None
 
@@ -272,7 +278,7 @@ def _report(result: Any, as_json: bool) -> int:
     print(f"evaluate: vmpo evaluate {where}" if result.finished else f"resume: vmpo resume {where}")
     if as_json:
         fields = {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}
-        print(json.dumps({**fields, "directory": str(where), "evaluation": evaluation}))
+        print(json.dumps(plain_numbers({**fields, "directory": str(where), "evaluation": evaluation})))
     return 0
 
 

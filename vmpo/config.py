@@ -22,7 +22,7 @@ class EnvConfig:
     max_episode_steps: int | None = None
     """Agent steps after which an episode is truncated; None keeps the environment's own limit."""
     stagger: bool = False
-    """Cut the first episode of each environment at a different step, so that equally long ones do not stay in step."""
+    """Cut one early episode of each environment at a different step, so that equally long ones do not stay in step."""
     full_action_set: bool = False
     """Atari: all 18 actions instead of the game's minimal set (App. F, multi-task)."""
     life_loss_discount: float = 1.0
@@ -297,6 +297,11 @@ def problems(config: Config) -> list[str]:
         for where, value in _positive_numbers(config)
         if value is not None and not (math.isfinite(value) and value > 0)
     ]
+    found += [
+        f"run.{name}={value} must not be negative"
+        for name, value in dataclasses.asdict(config.run).items()
+        if name in ("seed", "threads", "evaluation_episodes") and value < 0
+    ]
     if not 0 < loss.top_fraction <= 1:
         found.append(f"loss.top_fraction={loss.top_fraction} must be in (0, 1]")
     if not 0 <= loss.discount <= 1:
@@ -354,6 +359,9 @@ def _positive_numbers(config: Config) -> list[tuple[str, float | None]]:
             "epsilon_mean",
             "epsilon_covariance",
             "initial_temperature",
+            "initial_alpha_policy",
+            "initial_alpha_mean",
+            "initial_alpha_covariance",
             "popart_rate",
             "popart_minimum",
         )

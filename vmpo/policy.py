@@ -12,7 +12,7 @@ from vmpo import suites
 from vmpo.config import Config
 from vmpo.learning import checkpoint
 from vmpo.networks.agent import AgentInput, make_agent, policy_family
-from vmpo.records import AgentState, EnvSpec, Weights
+from vmpo.records import AgentState, DiscreteActions, EnvSpec, Weights
 from vmpo.run_directory import RunDirectory
 
 
@@ -38,7 +38,8 @@ class Policy:
         """Choose actions within the environment's bounds, and return them with the state for the next call.
 
         ``observation`` holds the arrays of ``spec.observation`` by name, or the only one of them bare. They may have a
-        leading batch axis, which the action then has too. Without a state an episode starts.
+        leading batch axis, which the action then has too. A single choice is a plain integer, several are a vector.
+        Without a state an episode starts.
         """
         arrays = observation if isinstance(observation, dict) else {next(iter(self.spec.observation)): observation}
         name, spec = next(iter(self.spec.observation.items()))
@@ -62,6 +63,8 @@ class Policy:
         distribution = self._family.distribution(output.policy)
         raw = distribution.mode() if greedy else distribution.sample()
         actions = self.spec.action.executable(raw.numpy())
+        if isinstance(self.spec.action, DiscreteActions) and self.spec.action.width == 1:
+            actions = actions[:, 0]
         return actions[0] if single else actions, {**new_state, "previous_action": raw}
 
     def _no_action(self, batch: int) -> torch.Tensor:

@@ -88,7 +88,7 @@ def _locomotion(name: str, env_id: str, summary: str, frames: int) -> Preset:
                 initial_std=0.3,
                 policy_init_scale=0.01,
             ),
-            loss=LossConfig(**{**_SMALL_LOSS, "epsilon_covariance": 1e-4}),
+            loss=LossConfig(**{**_SMALL_LOSS, "epsilon_covariance": 2e-4, "initial_alpha_covariance": 10.0}),
             learner=LearnerConfig(
                 batch_size=8,
                 unroll_length=32,

@@ -66,14 +66,14 @@ class ContinuousActions:
         return len(self.low)
 
     def executable(self, raw: np.ndarray) -> np.ndarray:
-        """Clip the raw sample to [-1, 1] and scale it to the bounds; an unbounded entry is passed as it is.
+        """Clip the raw sample to [-1, 1] and scale it to the bounds; an entry without both bounds is only clipped.
 
         The learner scores the raw sample; only what the environment executes is clipped.
         """
         bounded = np.isfinite(self.low) & np.isfinite(self.high)
         low, high = np.where(bounded, self.low, -1.0), np.where(bounded, self.high, 1.0)
         scaled = low + (np.clip(raw, -1.0, 1.0) + 1.0) * 0.5 * (high - low)
-        return np.where(bounded, scaled, raw).astype(np.float32)
+        return np.where(bounded, scaled, np.clip(raw, self.low, self.high)).astype(np.float32)
 
 
 ActionSpec: TypeAlias = DiscreteActions | ContinuousActions

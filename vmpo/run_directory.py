@@ -25,10 +25,18 @@ class RunDirectory:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
-    def create(self, config: Config) -> None:
-        """Claim a new or empty folder for a run; one that holds a run already is refused."""
+    def check_new(self) -> None:
+        """Refuse a folder that holds a run already."""
         if self.config_file.exists():
             raise UserError(f"{self.path} already holds a run; use 'vmpo resume {self.path}' or another --directory")
+
+    def create(self, config: Config) -> None:
+        """Claim a new or empty folder for a run."""
+        self.check_new()
+        self.write(config)
+
+    def write(self, config: Config) -> None:
+        """Put the configuration in place, whole or not at all."""
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             temporary = self.path / f".config.{os.getpid()}.tmp"

@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vmpo import suites
+from vmpo import presets, suites
 from vmpo.acting.actor import Actor
 from vmpo.acting.evaluate import EvaluationResult, evaluate
 from vmpo.acting.local import Fleet, make_fleet
-from vmpo.config import Config, problems
+from vmpo.config import Config, problems, sampled
 from vmpo.display import Display, make_display
 from vmpo.errors import UserError
 from vmpo.learning import checkpoint
@@ -51,10 +51,15 @@ class RunResult:
 
 
 def train(config: Config, directory: str | Path, *, quiet: bool = False) -> RunResult:
-    """Start a run in a new directory."""
+    """Start a run in a new directory. Ranges of the preset are sampled here, and recorded with the configuration."""
+    if config.preset in presets.PRESETS:
+        config = sampled(config, presets.get(config.preset).ranges)
     check(config)
-    run = Run(config, RunDirectory(directory))
-    run.directory.create(config)
+    run_directory = RunDirectory(directory)
+    run_directory.check_new()
+    run = Run(config, run_directory)
+    run_directory.create(config)
+    run.save()
     return run.loop(quiet=quiet)
 
 
@@ -65,13 +70,16 @@ def resume(directory: str | Path, *, frames: int | None = None, quiet: bool = Fa
     if frames is not None:
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, frames=frames))
     check(config)
-    run = Run(config, run_directory)
-    run.restore(checkpoint.latest(run_directory.checkpoints))
+    run = Run(config, run_directory, checkpoint.latest(run_directory.checkpoints))
+    run_directory.write(config)
     return run.loop(quiet=quiet)
 
 
 def check(config: Config) -> None:
     found = problems(config)
+    for where, device in (("learner.device", config.learner.device), ("actors.device", config.actors.device)):
+        if device.startswith("cuda") and not torch.cuda.is_available():
+            found.append(f"{where}={device}, but torch finds no CUDA device")
     if found:
         raise UserError("; ".join(found))
 
@@ -79,41 +87,39 @@ def check(config: Config) -> None:
 class Run:
     """Environments, learner and fleet of one run, with its counters."""
 
-    def __init__(self, config: Config, directory: RunDirectory) -> None:
+    def __init__(self, config: Config, directory: RunDirectory, saved: checkpoint.Checkpoint | None = None) -> None:
         self.config, self.directory = config, directory
         set_threads(config)
         torch.manual_seed(config.run.seed)
         self.stopwatch = Stopwatch()
         self.agent_steps = 0
         self.seconds = 0.0
-        self.resumed = False
+        self.resumed = saved is not None
         self.window = EpisodeWindow()
         first_env = suites.make(config.env, config.actors.num_envs, config.run.seed)
         self.spec: EnvSpec = first_env.spec
         self.learner = Learner(self.spec, config)
+        if saved is not None:
+            checkpoint.restore(self.learner, saved)
+            self.agent_steps = int(saved.progress["agent_steps"])
+            self.seconds = float(saved.progress["seconds"])
 
         def make_actor(index: int) -> Actor:
-            seed = config.run.seed + 10_007 * index
+            # A resumed run plays new episodes, not its first ones again.
+            seed = (config.run.seed + 10_007 * index + 7_919 * self.learner.learner_step) % 2**31
             env = first_env if index == 0 else suites.make(config.env, config.actors.num_envs, seed)
             serial = config.actors.fleet == "serial"
             return new_actor(config, env, self.learner.weights(), seed, self.stopwatch if serial else None)
 
         self.fleet: Fleet = make_fleet(config, make_actor)
+        for index, actor in enumerate(self.fleet.actors):
+            state = saved.tensors.get(f"extra.actor_random_state.{index}") if saved is not None else None
+            if state is not None:
+                actor.generator.set_state(state)
 
     @property
     def frames(self) -> int:
         return self.agent_steps * self.spec.action_repeat
-
-    def restore(self, saved: checkpoint.Checkpoint) -> None:
-        checkpoint.restore(self.learner, saved)
-        self.fleet.publish(self.learner.weights())
-        self.agent_steps = int(saved.progress["agent_steps"])
-        self.seconds = float(saved.progress["seconds"])
-        for index, actor in enumerate(self.fleet.actors):
-            state = saved.tensors.get(f"extra.actor_random_state.{index}")
-            if state is not None:
-                actor.generator.set_state(state)
-        self.resumed = True
 
     def save(self) -> Path:
         random_states = {f"actor_random_state.{i}": a.generator.get_state() for i, a in enumerate(self.fleet.actors)}
@@ -137,7 +143,16 @@ class Run:
         return metrics, collected.episodes
 
     def loop(self, *, quiet: bool) -> RunResult:
-        """Collect and update until the last frame or a signal; log, and save, at intervals."""
+        try:
+            return self._loop(quiet=quiet)
+        finally:
+            self.fleet.close()
+
+    def _loop(self, *, quiet: bool) -> RunResult:
+        """Collect and update until the last frame or a signal; log, and save, at intervals.
+
+        It stops and saves only between unrolls, so that no collected batch is lost and targets stay in step with them.
+        """
         settings = self.config.run
         log = RunLog(self.directory.path, tensorboard=settings.tensorboard, append=self.resumed)
         if self.resumed:
@@ -147,30 +162,29 @@ class Run:
         before, started = self.seconds, time.perf_counter()
         due_log, due_save = Interval(settings.log_seconds), Interval(settings.checkpoint_seconds)
         self.stopwatch.reset()
-        logged_steps, logged_at = self.agent_steps, started
+        logged_steps, logged_at, save_is_due = self.agent_steps, started, False
 
         with log, make_display(settings.frames, title, quiet=quiet) as display, stop_signal() as stopped:
-            while self.frames < settings.frames and not stopped():
+            while self.fleet.batches_waiting or (self.frames < settings.frames and not stopped()):
                 metrics, episodes = self.advance()
                 now = time.perf_counter()
                 self.seconds = before + now - started
                 self.window.add(episodes)
                 log.write_episodes(episodes, self.agent_steps, self.frames, self.seconds)
-                last = self.frames >= settings.frames
+                last = self.frames >= settings.frames and not self.fleet.batches_waiting
                 if last or (due_log() if settings.log_steps is None else self._log_step(settings.log_steps)):
                     rate = (self.agent_steps - logged_steps) / (now - logged_at)
                     self._log(log, display, metrics, rate)
                     logged_steps, logged_at = self.agent_steps, now
-                if due_save():
+                save_is_due = save_is_due or due_save()
+                if save_is_due and not self.fleet.batches_waiting:
                     self.save()
+                    save_is_due = False
             interrupted = stopped()
-            # A run that was resumed at its end has nothing new to save.
-            path = self.save()
-            display.note(f"checkpoint: {path}")
+            display.note(f"checkpoint: {self.save()}")
         evaluation = None
         if settings.evaluation_episodes and not interrupted:
             evaluation = evaluate_weights(self.config, self.learner_weights(), settings.evaluation_episodes)
-        self.fleet.close()
         return RunResult(
             directory=self.directory.path,
             learner_steps=self.learner.learner_step,
@@ -227,7 +241,8 @@ def evaluate_weights(
     config: Config, weights: Weights, episodes: int, *, greedy: bool = True, seed: int = 1_000_003
 ) -> EvaluationResult:
     """Play episodes on fresh environments whose seed the training never used."""
-    env = suites.make(config.env, min(episodes, config.actors.num_envs), seed)
+    whole_episodes = dataclasses.replace(config.env, stagger=False)
+    env = suites.make(whole_episodes, min(episodes, config.actors.num_envs), seed)
     try:
         return evaluate(new_actor(config, env, weights, seed, greedy=greedy), episodes)
     finally:

@@ -20,7 +20,7 @@ from vmpo.records import EpisodeResult, Trajectory, Weights, concatenate, split
 MakeActor = Callable[[int], Actor]
 """Builds the actor of the given index."""
 
-WAIT_SECONDS = 600.0
+WAIT_SECONDS = 3600.0
 """The longest wait for an actor before the run stops."""
 
 POLL_SECONDS = 0.1
@@ -39,6 +39,11 @@ class Collected:
 class Fleet(Protocol):
     actors: list[Actor]
 
+    @property
+    def batches_waiting(self) -> bool:
+        """Whether the learner has not yet had all batches of the last unrolls."""
+        ...
+
     def collect(self) -> Collected: ...
 
     def publish(self, weights: Weights) -> None: ...
@@ -47,7 +52,7 @@ class Fleet(Protocol):
 
 
 class SerialFleet:
-    """Acts, then lets the learner work, each with all cores. Data is always from the newest target."""
+    """Acts, then lets the learner work, each with all cores. An unroll is always made by the newest target."""
 
     def __init__(self, config: Config, make_actor: MakeActor) -> None:
         self.actors = [make_actor(0)]
@@ -57,6 +62,10 @@ class SerialFleet:
         self._batches = split(slot, columns // config.learner.batch_size) * config.learner.passes
         self._agent_steps = columns * config.learner.unroll_length
         self._waiting: list[Trajectory] = []
+
+    @property
+    def batches_waiting(self) -> bool:
+        return bool(self._waiting)
 
     def collect(self) -> Collected:
         episodes: list[EpisodeResult] = []
@@ -93,13 +102,19 @@ class OverlappingFleet:
         self._weights: Weights | None = None
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._act, args=(actor,), daemon=True) for actor in self.actors]
-        for thread in self._threads:
-            thread.start()
+
+    @property
+    def batches_waiting(self) -> bool:
+        return bool(self._waiting)
 
     def collect(self) -> Collected:
         episodes: list[EpisodeResult] = []
         taken = 0
         if not self._waiting:
+            for thread in self._threads:
+                # Not before the first batch is asked for: a resumed run sets weights and random states until then.
+                if thread.ident is None:
+                    thread.start()
             for slot in self._lent:
                 self._free.put(slot)
             unrolls = [self._take_ready() for _ in range(self._unrolls_together)]
@@ -115,7 +130,8 @@ class OverlappingFleet:
     def close(self) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(timeout=WAIT_SECONDS)
+            if thread.ident is not None:
+                thread.join(timeout=WAIT_SECONDS)
         for actor in self.actors:
             actor.env.close()
 

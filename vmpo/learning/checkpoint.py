@@ -33,6 +33,8 @@ class Checkpoint:
 def save(directory: Path, learner: Learner, progress: dict[str, Any], extra: dict[str, Tensor], keep: int) -> Path:
     """Write a checkpoint of the learner beside the others in ``directory`` and drop all but the newest ``keep``."""
     final = directory / f"step_{learner.learner_step:010d}"
+    if final.exists():
+        return final
     temporary = directory / f".{final.name}.{os.getpid()}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -42,8 +44,6 @@ def save(directory: Path, learner: Learner, progress: dict[str, Any], extra: dic
     (temporary / "progress.json").write_text(json.dumps(counters, indent=2))
     for path in (*temporary.iterdir(), temporary):
         _sync(path)
-    if final.exists():
-        shutil.rmtree(final)
     temporary.rename(final)
     _sync(directory)
     for old in available(directory)[:-keep]:
@@ -95,7 +95,6 @@ def restore(learner: Learner, checkpoint: Checkpoint) -> None:
         prefix = f"adam.{name}."
         moments = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
         if moments:
-            # Adam counts its steps on the host unless it is told otherwise; the moments live with the parameter.
             learner.optimiser.state[parameter] = {
                 key: value.to(parameter.device, value.dtype) for key, value in moments.items()
             }

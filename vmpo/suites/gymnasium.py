@@ -109,6 +109,8 @@ def make(config: EnvConfig, num_envs: int, seed: int, render: bool = False) -> G
         raise UserError(
             f"{config.id} needs the package {error.name!r}; install it with: pip install {error.name}"
         ) from error
+    except ImportError as error:
+        raise UserError(f"{config.id} cannot be made: {' '.join(str(error).split())}") from error
 
 
 def _source(name: str) -> Registration | Callable[..., gymnasium.Env]:
