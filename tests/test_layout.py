@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "vmpo"
@@ -71,3 +72,15 @@ def test_simulators_are_imported_by_their_adapters_alone_and_only_when_needed():
 def test_no_file_outgrows_a_reader():
     lengths = {path.relative_to(PACKAGE): len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
     assert {str(path): n for path, n in lengths.items() if n > 400} == {}
+
+
+def test_every_test_that_the_documentation_names_exists():
+    named = set(re.findall(r"`(test_\w+)`", (PACKAGE.parent / "docs" / "algorithm.md").read_text()))
+    defined = {
+        node.name
+        for path in Path(__file__).parent.rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert len(named) > 20
+    assert named - defined == set()
