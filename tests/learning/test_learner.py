@@ -36,6 +36,15 @@ def test_recorded_behaviour_equals_the_targets_forward_pass(core, action):
     torch.testing.assert_close(gradients(shortcut, batch), gradients(recomputed, batch), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("action", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+def test_the_action_that_is_scored_is_the_one_chosen_at_that_timestep(action):
+    """Before the first update the online policy is the behaviour: it must give the same probability to each action."""
+    learner = new_learner(small_config(), env_spec(action))
+    batch = random_unrolls(learner, seed=1)
+    chosen = learner.family.distribution(batch.behaviour).log_prob(batch.actions[1:])
+    torch.testing.assert_close(learner._evaluate(batch, recorded=True).log_probs, chosen, rtol=1e-4, atol=1e-5)
+
+
 def test_recorded_behaviour_is_not_used_for_an_older_version():
     learner = new_learner(small_config(learner={"target_period": 1}))
     batch = random_unrolls(learner, seed=1)
