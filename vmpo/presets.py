@@ -36,8 +36,9 @@ _SMALL_LOSS: Mapping[str, Any] = dict(
     epsilon_temperature=0.1,
     epsilon_policy=0.01,
     epsilon_mean=0.01,
-    epsilon_covariance=5e-4,
+    epsilon_covariance=2e-4,
     initial_alpha_policy=1.0,
+    initial_alpha_covariance=10.0,
     popart_rate=1e-3,
 )
 
@@ -57,7 +58,7 @@ def _classic(name: str, env_id: str, summary: str, frames: int, **loss: Any) -> 
                 policy_init_scale=0.01,
                 normalise_observations=True,
             ),
-            loss=LossConfig(**{**_SMALL_LOSS, "epsilon_mean": 0.05, "epsilon_covariance": 5e-3, **loss}),
+            loss=LossConfig(**{**_SMALL_LOSS, "epsilon_mean": 0.02, **loss}),
             learner=LearnerConfig(
                 batch_size=4,
                 unroll_length=64,
@@ -88,7 +89,7 @@ def _locomotion(name: str, env_id: str, summary: str, frames: int) -> Preset:
                 initial_std=0.3,
                 policy_init_scale=0.01,
             ),
-            loss=LossConfig(**{**_SMALL_LOSS, "epsilon_covariance": 2e-4, "initial_alpha_covariance": 10.0}),
+            loss=LossConfig(**_SMALL_LOSS),
             learner=LearnerConfig(
                 batch_size=8,
                 unroll_length=32,
