@@ -171,13 +171,14 @@ class Run:
                 self.seconds = before + now - started
                 self.window.add(episodes)
                 log.write_episodes(episodes, self.agent_steps, self.frames, self.seconds)
-                last = self.frames >= settings.frames and not self.fleet.batches_waiting
-                if last or (due_log() if settings.log_steps is None else self._log_step(settings.log_steps)):
+                between_unrolls = not self.fleet.batches_waiting
+                last = self.frames >= settings.frames and between_unrolls
+                if last or (between_unrolls and due_log() if settings.log_steps is None else self._log_step()):
                     rate = (self.agent_steps - logged_steps) / (now - logged_at)
                     self._log(log, display, metrics, rate)
                     logged_steps, logged_at = self.agent_steps, now
                 save_is_due = save_is_due or due_save()
-                if save_is_due and not self.fleet.batches_waiting:
+                if save_is_due and between_unrolls:
                     self.save()
                     save_is_due = False
             interrupted = stopped()
@@ -200,8 +201,8 @@ class Run:
         """The online network's weights: the newest policy, for evaluation."""
         return Weights(version=self.learner.version, tensors=self.learner.online.state_dict())
 
-    def _log_step(self, steps: int) -> bool:
-        return self.learner.learner_step % steps == 0
+    def _log_step(self) -> bool:
+        return self.learner.learner_step % (self.config.run.log_steps or 1) == 0
 
     def _log(self, log: RunLog, display: Display, metrics: dict[str, Any], rate: float) -> None:
         line = {
