@@ -473,3 +473,9 @@ def test_recorded_parameters_rebuild_the_same_distribution(covariance):
         single = family.distribution(parameters[t])
         assert torch.equal(single.mean, whole.mean[t])
         torch.testing.assert_close(spread(single), spread(whole)[t], rtol=1e-6, atol=0)  # Vectorised tails differ.
+
+
+def test_a_bounded_mean_stays_in_the_unit_box():
+    family = PolicyFamily(actions=ContinuousActions(low=-np.ones(2), high=np.ones(2)), bounded_mean=True)
+    mean = family.distribution(torch.tensor([50.0, -0.3, 0.0, 0.0])).mode()
+    torch.testing.assert_close(mean, torch.tensor([1.0, -0.3]).tanh().index_fill(0, torch.tensor([0]), 1.0))

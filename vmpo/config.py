@@ -91,6 +91,8 @@ class AgentConfig:
     """Standard deviation of a Gaussian policy at the start; actions are scaled to [-1, 1]."""
     minimum_std: float = 1e-3
     """Added to the standard deviation so that it never vanishes."""
+    bounded_mean: bool = False
+    """Pass a Gaussian's mean through tanh, so that it stays within the action bounds; not in the paper."""
     policy_init_scale: float = 1.0
     """Factor on the initial weights of the policy's readout; small values start near a uniform or zero-mean policy."""
 

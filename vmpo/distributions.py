@@ -138,6 +138,8 @@ class PolicyFamily:
     covariance: Literal["diagonal", "full"] = "diagonal"
     initial_std: float = 1.0
     minimum_std: float = 1e-3
+    bounded_mean: bool = False
+    """Keep a Gaussian's mean in the unit box: far outside of it all samples are clipped to one action."""
 
     @property
     def kl_names(self) -> tuple[str, ...]:
@@ -156,6 +158,8 @@ class PolicyFamily:
             return Categorical(logits=parameters, sizes=self.actions.sizes)
         d = self.actions.width
         mean, rest = parameters[..., :d], parameters[..., d:]
+        if self.bounded_mean:
+            mean = mean.tanh()
         if self.covariance == "diagonal":
             return DiagonalGaussian(mean=mean, std=self._positive(rest))
         rows, columns = torch.tril_indices(d, d, offset=-1, device=parameters.device)

@@ -55,6 +55,7 @@ def _classic(name: str, env_id: str, summary: str, frames: int, **loss: Any) -> 
                 activation="tanh",
                 head_units=0,
                 initial_std=0.8,
+                bounded_mean=True,
                 policy_init_scale=0.01,
                 normalise_observations=True,
             ),

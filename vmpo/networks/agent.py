@@ -133,6 +133,7 @@ def policy_family(spec: EnvSpec, config: Config) -> PolicyFamily:
         covariance=agent.covariance,
         initial_std=agent.initial_std,
         minimum_std=agent.minimum_std,
+        bounded_mean=agent.bounded_mean,
     )
 
 
