@@ -2,6 +2,7 @@
 # Train a preset with several seeds, one after another, and print the greedy evaluation of each as one JSON line.
 # usage: benchmarks/seeds.sh PRESET DIRECTORY SEED... [-- OPTION...]
 set -euo pipefail
+PATH="$(dirname "$0")/../.venv/bin:$PATH"
 preset=$1 directory=$2
 shift 2
 seeds=()

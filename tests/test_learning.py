@@ -112,15 +112,17 @@ def test_a_recurrent_agent_remembers_what_a_feed_forward_one_cannot(tmp_path, co
         "transformer_width": 32,
         "transformer_memory": 8,
     }
-    assert trained(tmp_path / core, "cartpole", 120_000, env_id="test_learning:Recall", agent=small) > 0.9
-    blind = trained(tmp_path / "none", "cartpole", 30_000, env_id="test_learning:Recall", agent={"hidden": (32,)})
+    few = {"passes": 2, "target_period": 8}
+    assert trained(tmp_path / core, "cartpole", 80_000, env_id="test_learning:Recall", agent=small, learner=few) > 0.9
+    blind = trained(tmp_path / "none", "cartpole", 20_000, env_id="test_learning:Recall", learner=few)
     assert abs(blind) < 0.5
 
 
 @pytest.mark.parametrize("pixels", ["nature", "resnet"])
 def test_an_agent_sees_in_which_half_of_a_picture_something_is(tmp_path, pixels):
     agent = {"pixels": pixels, "resnet_channels": (8, 8, 8), "pixel_features": 64, "head_units": 0}
-    score = trained(tmp_path, "breakout", 20_000, env_id="test_learning:Sides", agent=agent, actors={"num_envs": 16})
+    frames = 60_000 if pixels == "nature" else 20_000
+    score = trained(tmp_path, "breakout", frames, env_id="test_learning:Sides", agent=agent, actors={"num_envs": 16})
     assert score > 9.5
 
 
