@@ -2,8 +2,8 @@
 
 import os
 
-# Torch's idle threads would otherwise spin on the cores that the simulators' threads need (four times slower Atari on
-# two cores). Read once, when torch is loaded.
+# Torch's idle threads would otherwise spin on the cores that the simulators' threads need.
+# Read once, when torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from vmpo import presets
