@@ -32,7 +32,7 @@ def first_limits(num_envs: int, limit: int) -> Shaped[np.ndarray, " B"]:
     return limits
 
 
-def opening(observation: Observation, num_envs: int) -> Timestep:
+def opening(observation: Observation, num_envs: int, task: Numbers | None = None) -> Timestep:
     """The arrival at the first observations after a reset of all environments: no action led here."""
     return Timestep(
         observation=observation,
@@ -40,14 +40,19 @@ def opening(observation: Observation, num_envs: int) -> Timestep:
         discount=np.ones(num_envs, np.float32),
         first=np.ones(num_envs, np.bool_),
         valid=np.zeros(num_envs, np.bool_),
-        task=np.zeros(num_envs, np.int64),
+        task=np.zeros(num_envs, np.int64) if task is None else task,
         score=np.zeros(num_envs, np.float32),
         ended=np.zeros(num_envs, np.bool_),
     )
 
 
 def next_step(
-    observation: Observation, score: Numbers, terminated: Flags, truncated: Flags, resetting: Flags
+    observation: Observation,
+    score: Numbers,
+    terminated: Flags,
+    truncated: Flags,
+    resetting: Flags,
+    task: Numbers | None = None,
 ) -> Timestep:
     """The arrival where an end is followed by a call that resets: the final observation is a timestep of its own.
 
@@ -63,7 +68,7 @@ def next_step(
         discount=np.where(terminated, 0.0, 1.0).astype(np.float32),
         first=resetting,
         valid=valid,
-        task=np.zeros(len(valid), np.int64),
+        task=np.zeros(len(valid), np.int64) if task is None else task,
         score=score,
         ended=terminated | (truncated & valid),
     )

@@ -1,0 +1,333 @@
+"""A vector environment over worker processes, for simulators that are slow, are not thread-safe or need OpenGL.
+
+Each worker is spawned (nothing of the parent's threads or GPU is inherited) and plays several environments one after
+another. Observations, actions and outcomes lie in shared memory; a pipe per worker carries only the word to go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from vmpo.errors import UserError
+from vmpo.records import ContinuousActions, EnvSpec, Observation, Timestep
+from vmpo.suites import arrivals
+from vmpo.suites.schedule import TaskSchedule
+
+PATIENCE_SECONDS = 600.0
+"""The longest wait for a worker: a first reset may have to compile a level."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one step of a single environment led to."""
+
+    observation: Observation
+    reward: float
+    terminated: bool = False
+    truncated: bool = False
+
+
+class SingleEnv(Protocol):
+    """One environment, as a worker plays it. It need not reset itself."""
+
+    def reset(self, seed: int) -> Observation: ...
+
+    def step(self, action: np.ndarray) -> Outcome: ...
+
+    def render(self) -> np.ndarray: ...
+
+    def close(self) -> None: ...
+
+
+MakeEnv: TypeAlias = Callable[[str], SingleEnv]
+"""From a task's name to an environment; pickled, hence a function of a module or a ``functools.partial`` of one."""
+
+
+class WorkerEnv:
+    """Environments of one or several tasks in worker processes.
+
+    The parent decides when an episode ends and what is played next, the workers only obey: a time limit, staggered
+    first episodes and the change of tasks need nothing of the simulator.
+    """
+
+    def __init__(
+        self,
+        make_env: MakeEnv,
+        spec: EnvSpec,
+        num_envs: int,
+        *,
+        workers: int = 0,
+        max_episode_steps: int | None = None,
+        first_limits: np.ndarray | None = None,
+    ) -> None:
+        """``workers`` 0 means one per core; ``first_limits`` cut the first episodes (``arrivals.first_limits``)."""
+        self.spec, self.num_envs = spec, num_envs
+        self._limit, self._first_limits = max_episode_steps, first_limits
+        self._schedule = TaskSchedule(len(spec.tasks), num_envs)
+        self._resetting = np.zeros(num_envs, np.bool_)
+        self._episode_steps = np.zeros(num_envs, np.int64)
+        self._steps = 0
+        self._shared = Shared.allocate(spec, num_envs)
+        context = multiprocessing.get_context("spawn")
+        self._workers: list[Worker] = []
+        try:
+            for slots in np.array_split(np.arange(num_envs), min(num_envs, workers or os.cpu_count() or 1)):
+                self._workers.append(Worker(context, make_env, spec, self._shared, slots))
+        except BaseException:
+            self.close()
+            raise
+
+    def reset(self, seed: int) -> Timestep:
+        """Start all episodes anew; the same seed gives the same stream."""
+        self._schedule = TaskSchedule(len(self.spec.tasks), self.num_envs)
+        self._resetting = np.zeros(self.num_envs, np.bool_)
+        self._episode_steps = np.zeros(self.num_envs, np.int64)
+        self._steps = 0
+        arrays = self._shared.arrays()
+        arrays.task[:] = self._schedule.assigned
+        arrays.resetting[:] = True
+        self._call("seed", arrivals.env_seeds(seed, self.num_envs))
+        self._call("step")
+        return arrivals.opening(arrays.observation, self.num_envs, self._schedule.assigned)
+
+    def step(self, actions: np.ndarray) -> Timestep:
+        self.send(actions)
+        return self.receive()
+
+    def send(self, actions: np.ndarray) -> None:
+        """Let the workers go on with these actions."""
+        arrays = self._shared.arrays()
+        arrays.action[:] = actions
+        for index in np.flatnonzero(self._resetting):
+            self._schedule.next_task(int(index))
+        arrays.task[:] = self._schedule.assigned
+        arrays.resetting[:] = self._resetting
+        for worker in self._workers:
+            worker.send("step")
+
+    def receive(self) -> Timestep:
+        """Wait for the arrivals of the actions that were sent."""
+        for worker in self._workers:
+            worker.receive()
+        arrays = self._shared.arrays()
+        self._schedule.count()
+        self._steps += 1
+        self._episode_steps = np.where(self._resetting, 0, self._episode_steps + 1)
+        truncated = arrays.truncated.copy()
+        if self._limit is not None:
+            truncated |= self._episode_steps >= self._limit
+        if self._first_limits is not None:
+            truncated |= (self._first_limits == self._steps) & ~arrays.terminated
+        timestep = arrivals.next_step(
+            arrays.observation,
+            arrays.reward,
+            arrays.terminated,
+            truncated,
+            resetting=self._resetting,
+            task=self._schedule.assigned.copy(),
+        )
+        self._resetting = timestep.ended
+        return timestep
+
+    def render(self) -> np.ndarray:
+        self._workers[0].send("render")
+        return self._workers[0].receive()
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.close()
+        self._workers = []
+
+    def _call(self, command: str, seeds: Sequence[int] = ()) -> None:
+        for worker in self._workers:
+            worker.send(command, [seeds[slot] for slot in worker.slots] if seeds else None)
+        for worker in self._workers:
+            worker.receive()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrays:
+    """Views of the shared memory, one row per environment."""
+
+    observation: Observation
+    action: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    task: np.ndarray
+    resetting: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """Shared memory that survives being handed to a spawned process; ``arrays`` gives the views of it."""
+
+    blocks: dict[str, tuple[Any, tuple[int, ...], str]]
+
+    @classmethod
+    def allocate(cls, spec: EnvSpec, num_envs: int) -> Shared:
+        continuous = isinstance(spec.action, ContinuousActions)
+        layout: dict[str, tuple[tuple[int, ...], Any]] = {
+            f"observation/{name}": (part.shape, part.dtype) for name, part in spec.observation.items()
+        }
+        layout |= {
+            "action": ((spec.action.width,), np.float32 if continuous else np.int64),
+            "reward": ((), np.float32),
+            "terminated": ((), np.bool_),
+            "truncated": ((), np.bool_),
+            "task": ((), np.int64),
+            "resetting": ((), np.bool_),
+        }
+        context = multiprocessing.get_context("spawn")
+        blocks = {}
+        for name, (shape, dtype) in layout.items():
+            whole = (num_envs, *shape)
+            size = int(np.prod(whole)) * np.dtype(dtype).itemsize
+            blocks[name] = (context.RawArray("b", max(size, 1)), whole, np.dtype(dtype).str)
+        return cls(blocks=blocks)
+
+    def arrays(self) -> Arrays:
+        views = {
+            name: np.frombuffer(block, dtype=dtype, count=int(np.prod(shape))).reshape(shape)
+            for name, (block, shape, dtype) in self.blocks.items()
+        }
+        observation = {name.split("/", 1)[1]: view for name, view in views.items() if name.startswith("observation/")}
+        return Arrays(observation=observation, **{k: v for k, v in views.items() if not k.startswith("observation/")})
+
+
+class Worker:
+    """The parent's end of one worker process."""
+
+    def __init__(self, context: Any, make_env: MakeEnv, spec: EnvSpec, shared: Shared, slots: np.ndarray) -> None:
+        self.slots = [int(slot) for slot in slots]
+        self._tasks = spec.tasks
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(
+            target=_serve, args=(theirs, make_env, spec.tasks, shared, self.slots), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+
+    def send(self, command: str, argument: Any = None) -> None:
+        try:
+            self._connection.send((command, argument))
+        except (BrokenPipeError, OSError) as error:
+            raise self._died() from error
+
+    def receive(self) -> Any:
+        """Wait for the answer to the last command; an exception in the worker is raised here, with its traceback."""
+        if not self._connection.poll(PATIENCE_SECONDS):
+            raise TimeoutError(f"environments {self._names()} did not answer within {PATIENCE_SECONDS:.0f} s")
+        try:
+            kind, value = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._died() from error
+        if kind == "user error":
+            raise UserError(value)
+        if kind == "error":
+            raise WorkerFault(f"environments {self._names()} failed:\n{value}")
+        return value
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._connection.send(("close", None))
+        self._process.join(timeout=5.0)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._connection.close()
+
+    def _died(self) -> WorkerFault:
+        self._process.join(timeout=1.0)
+        return WorkerFault(f"the process of environments {self._names()} ended with code {self._process.exitcode}")
+
+    def _names(self) -> str:
+        return f"{self.slots[0]} to {self.slots[-1]}"
+
+
+class WorkerFault(RuntimeError):
+    """A worker raised, or its process ended."""
+
+
+def _serve(connection: Connection, make_env: MakeEnv, tasks: tuple[str, ...], shared: Shared, slots: list[int]) -> None:
+    """The worker's loop: obey until told to close or the parent is gone."""
+    # Ctrl-C reaches the whole process group; the parent still needs its environments then, and closes them itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    arrays = shared.arrays()
+    players = {slot: Player(make_env, tasks) for slot in slots}
+    try:
+        while True:
+            command, argument = connection.recv()
+            if command == "close":
+                break
+            try:
+                answer = None
+                if command == "seed":
+                    for slot, seed in zip(slots, argument, strict=True):
+                        players[slot].seed(seed)
+                elif command == "step":
+                    for slot in slots:
+                        players[slot].play(arrays, slot)
+                else:
+                    answer = players[slots[0]].render()
+                connection.send(("done", answer))
+            except UserError as error:
+                connection.send(("user error", str(error)))
+            except Exception:
+                connection.send(("error", traceback.format_exc()))
+    except (EOFError, OSError):
+        pass
+    finally:
+        for player in players.values():
+            player.close()
+
+
+class Player:
+    """One environment in a worker, made anew where its task changes."""
+
+    def __init__(self, make_env: MakeEnv, tasks: tuple[str, ...]) -> None:
+        self._make_env, self._tasks = make_env, tasks
+        self._env: SingleEnv | None = None
+        self._task = -1
+        self._random = np.random.default_rng()
+
+    def seed(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+
+    def play(self, arrays: Arrays, slot: int) -> None:
+        """Take the step or the reset that stands in the slot, and write what it led to."""
+        if arrays.resetting[slot]:
+            outcome = Outcome(observation=self._reset(int(arrays.task[slot])), reward=0.0)
+        else:
+            assert self._env is not None
+            outcome = self._env.step(arrays.action[slot])
+        for name, value in outcome.observation.items():
+            arrays.observation[name][slot] = value
+        arrays.reward[slot] = outcome.reward
+        arrays.terminated[slot] = outcome.terminated
+        arrays.truncated[slot] = outcome.truncated
+
+    def _reset(self, task: int) -> Observation:
+        if self._env is None or task != self._task:
+            self.close()
+            self._env, self._task = self._make_env(self._tasks[task]), task
+        return self._env.reset(int(self._random.integers(2**31)))
+
+    def render(self) -> np.ndarray:
+        assert self._env is not None
+        return self._env.render()
+
+    def close(self) -> None:
+        if self._env is not None:
+            self._env.close()
+            self._env = None
