@@ -16,9 +16,11 @@ from vmpo.errors import UserError, unknown
 @dataclass(frozen=True, kw_only=True)
 class EnvConfig:
     suite: str = "gymnasium"
-    """Adapter that makes the environments: gymnasium, atari or mujoco."""
+    """Adapter that makes the environments: gymnasium, atari, mujoco, control, lab or miniworld."""
     id: str = "CartPole-v1"
-    """Name within the suite: a Gymnasium id (or ``module:Id-v0``), an Atari game, an EnvPool MuJoCo task."""
+    """Name within the suite: a Gymnasium id (or ``module:Id-v0``), an Atari game, a MuJoCo task, a lab level. Several,
+    separated by commas, or the name of a whole suite (atari57, dmlab30) are learned at once as the tasks of one agent.
+    """
     max_episode_steps: int | None = None
     """Agent steps after which an episode is truncated; None keeps the environment's own limit."""
     stagger: bool = False
@@ -38,9 +40,15 @@ class EnvConfig:
     frame_stack: int = 4
     """Atari: frames in one observation (Table 6)."""
     action_repeat: int = 4
-    """Atari: frames per agent step (Table 6); the other suites have their own fixed repeat."""
+    """Atari and lab: frames per agent step (Tables 5, 6); the other suites have their own fixed repeat."""
+    held_out: bool = False
+    """Lab: play the test version of each level in place of the training one."""
+    level_cache: str | None = None
+    """Lab: folder that keeps compiled levels; None compiles anew each time."""
+    shadows: bool = True
+    """Control: draw shadows in camera pictures, as dm_control does; without them drawing is several times faster."""
     simulator_threads: int = 0
-    """Threads of the C++ simulators; 0 means one per core."""
+    """Threads of the C++ simulators, or worker processes of the others; 0 means one per core."""
 
 
 @dataclass(frozen=True, kw_only=True)
