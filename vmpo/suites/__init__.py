@@ -17,6 +17,7 @@ _ADAPTERS = {
     "gymnasium": "vmpo.suites.gymnasium",
     "atari": "vmpo.suites.atari",
     "mujoco": "vmpo.suites.mujoco",
+    "lab": "vmpo.suites.lab",
 }
 """Modules of this package, each with a ``make(config, num_envs, seed, render)``."""
 
