@@ -15,19 +15,20 @@ MAY_IMPORT = {
     "values": {"records"},
     "popart": {"records"},
     "distributions": {"records"},
-    "metrics": {"records", "errors"},
+    "scores": set(),
+    "metrics": {"records", "errors", "scores"},
     "display": {"metrics"},
     "networks": {"records", "config", "errors", "distributions", "networks"},
     "losses": {"records", "values", "popart", "distributions", "networks", "errors", "losses"},
     "learning": {"records", "config", "errors", "values", "popart", "distributions", "networks", "losses", "learning"},
-    "suites": {"records", "config", "errors", "suites"},
-    "acting": {"records", "config", "errors", "distributions", "networks", "metrics", "acting"},
+    "suites": {"records", "config", "errors", "scores", "suites"},
+    "acting": {"records", "config", "errors", "scores", "distributions", "networks", "metrics", "acting"},
     "presets": {"config", "errors"},
     "run_directory": {"config", "errors"},
 }
 """Rooms that are not named here (train, bench, cli, the package itself) stand at the top and may import all."""
 
-SIMULATORS = {"gymnasium", "ale_py", "envpool", "dm_control", "mujoco", "ray"}
+SIMULATORS = {"gymnasium", "ale_py", "envpool", "dm_control", "mujoco", "miniworld", "deepmind_lab", "ray"}
 
 
 def imports(path):

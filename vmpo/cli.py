@@ -68,7 +68,7 @@ class EvaluateOptions:
     directory: Annotated[str, tyro.conf.Positional]
     """Run directory."""
     episodes: int = 100
-    """Whole episodes to play."""
+    """Whole episodes to play, of each task."""
     sampled: bool = False
     """Sample actions as in training instead of taking the most likely ones."""
     seed: int = 1_000_003
@@ -286,12 +286,29 @@ def _print_evaluation(summary: dict[str, Any], as_json: bool, how: str) -> None:
     if as_json:
         print(json.dumps(summary))
         return
-    for task, values in (summary.get("tasks") or {"": summary}).items():
-        label = f" {task}" if task else ""
+    if "tasks" in summary:
+        print(f"{how} evaluation, return over {summary['episodes'] // len(summary['tasks'])} episodes of each task:")
+        print("\n".join(task_table(summary["tasks"])))
+    else:
         print(
-            f"{how} evaluation{label}: {values['mean_return']:.2f} +- {values['std_return']:.2f} "
-            f"over {values['episodes']} episodes"
+            f"{how} evaluation: {summary['mean_return']:.2f} +- {summary['std_return']:.2f} "
+            f"over {summary['episodes']} episodes"
         )
+    for name, value in summary.get("score", {}).items():
+        print(f"human-normalised {name.replace('_', ' ')}: {value:.2f}")
+
+
+def task_table(tasks: dict[str, dict[str, Any]]) -> list[str]:
+    """A line per task; where the suite has reference scores, human-normalised and beside the paper's columns."""
+    columns = {"mean_return": "return", "std_return": "+-", "human_normalised": "human %"}
+    published = sorted({agent for values in tasks.values() for agent in values.get("published", {})})
+    shown = [key for key in columns if any(key in values for values in tasks.values())]
+    width = max(map(len, [*tasks, "task"]))
+    lines = [f"{'task':{width}}" + "".join(f"{t:>12}" for t in [*(columns[k] for k in shown), *published])]
+    for task, values in tasks.items():
+        numbers = [values[key] for key in shown] + [values.get("published", {}).get(agent) for agent in published]
+        lines.append(f"{task:{width}}" + "".join(f"{'-' if n is None else format(n, '.2f'):>12}" for n in numbers))
+    return lines
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ class LossConfig:
     pixel_control_discount: float = 0.9
     """Discount of the pixel-control returns (UNREAL)."""
     popart_rate: float = 1e-4
-    """Step size of the PopArt statistics per learner step (Sec. 4.1)."""
+    """Step size of the PopArt statistics per learner step (Sec. 4.1); 0 switches PopArt off."""
     popart_minimum: float = 1e-2
     """Lower bound of the PopArt scale (Sec. 4.1)."""
     popart_maximum: float = 1e6
@@ -314,6 +314,8 @@ def problems(config: Config) -> list[str]:
     ]
     if not 0 < loss.top_fraction <= 1:
         found.append(f"loss.top_fraction={loss.top_fraction} must be in (0, 1]")
+    if not 0 <= loss.popart_rate <= 1:
+        found.append(f"loss.popart_rate={loss.popart_rate} must be in [0, 1]")
     if not 0 <= loss.discount <= 1:
         found.append(f"loss.discount={loss.discount} must be in [0, 1]")
     if not 0 <= loss.gae_lambda <= 1:
@@ -372,7 +374,6 @@ def _positive_numbers(config: Config) -> list[tuple[str, float | None]]:
             "initial_alpha_policy",
             "initial_alpha_mean",
             "initial_alpha_covariance",
-            "popart_rate",
             "popart_minimum",
         )
     ]

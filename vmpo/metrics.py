@@ -20,6 +20,7 @@ from typing_extensions import Self
 
 from vmpo.errors import UserError
 from vmpo.records import EpisodeResult
+from vmpo.scores import benchmark_of
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -92,7 +93,8 @@ class EpisodeWindow:
     def summary(self) -> dict[str, float]:
         """Returns and lengths over all windows, each task with at most ``size`` episodes; NaN before the first end.
 
-        With several tasks, ``return/<task>`` holds the mean of each.
+        With several tasks, ``return/<task>`` holds the mean of each. Tasks of a benchmark also have its scores, over
+        the levels that have ended an episode so far.
         """
         returns = np.array([e.episode_return for window in self._windows.values() for e in window], np.float64)
         lengths = [e.length for window in self._windows.values() for e in window]
@@ -106,9 +108,14 @@ class EpisodeWindow:
             "episodes": self.count,
             "window_episodes": len(returns),
         }
-        if len(self._windows) > 1:
-            for task, window in self._windows.items():
-                summary[f"return/{task}"] = float(np.mean([e.episode_return for e in window]))
+        means = {task: float(np.mean([e.episode_return for e in window])) for task, window in self._windows.items()}
+        if len(means) > 1:
+            summary |= {f"return/{task}": mean for task, mean in means.items()}
+        benchmark = benchmark_of(means)
+        if benchmark is not None:
+            summary |= {f"human_normalised/{task}": benchmark.normalised(task, mean) for task, mean in means.items()}
+            summary |= {f"score/{name}": value for name, value in benchmark.summary(means).items()}
+            summary["score/levels"] = len(means)
         return summary
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from vmpo import presets, suites
 from vmpo.acting.actor import Actor
-from vmpo.acting.evaluate import EvaluationResult, evaluate
+from vmpo.acting.evaluate import EvaluationResult, evaluate, num_evaluation_envs
 from vmpo.acting.local import Fleet, make_fleet
 from vmpo.config import Config, problems, sampled
 from vmpo.display import Display, make_display
@@ -241,9 +241,10 @@ def new_actor(
 def evaluate_weights(
     config: Config, weights: Weights, episodes: int, *, greedy: bool = True, seed: int = 1_000_003
 ) -> EvaluationResult:
-    """Play episodes on fresh environments whose seed the training never used."""
+    """Play episodes of each task on fresh environments whose seed the training never used."""
     whole_episodes = dataclasses.replace(config.env, stagger=False)
-    env = suites.make(whole_episodes, min(episodes, config.actors.num_envs), seed)
+    num_tasks = len(suites.task_ids(config.env.id))
+    env = suites.make(whole_episodes, num_evaluation_envs(config.actors.num_envs, num_tasks, episodes), seed)
     try:
         return evaluate(new_actor(config, env, weights, seed, greedy=greedy), episodes)
     finally:

@@ -9,6 +9,7 @@ import numpy as np
 
 from vmpo.acting.actor import Actor, allocate
 from vmpo.records import EpisodeResult
+from vmpo.scores import benchmark_of
 
 UNROLL_LENGTH = 32
 """Steps between two looks at which episodes have ended."""
@@ -19,25 +20,39 @@ class EvaluationResult:
     episodes: tuple[EpisodeResult, ...]
 
     def summary(self) -> dict[str, Any]:
-        """Mean and deviation of the returns; per task too, where there are several."""
+        """Mean and deviation of the returns; per task too, where there are several; scores, where a suite has them."""
         by_task: dict[str, list[float]] = {}
         for episode in self.episodes:
             by_task.setdefault(episode.task, []).append(episode.episode_return)
         overall: dict[str, Any] = _statistics([e.episode_return for e in self.episodes])
-        if len(by_task) > 1:
-            overall["tasks"] = {task: _statistics(returns) for task, returns in sorted(by_task.items())}
+        tasks = {task: _statistics(returns) for task, returns in sorted(by_task.items())}
+        benchmark = benchmark_of(tasks)
+        if benchmark is not None:
+            for task, values in tasks.items():
+                values["human_normalised"] = benchmark.normalised(task, values["mean_return"])
+                values["published"] = benchmark.levels[task].published
+            overall["score"] = benchmark.summary({task: values["mean_return"] for task, values in tasks.items()})
+        if len(tasks) > 1:
+            overall["tasks"] = tasks
         return overall
 
 
+def num_evaluation_envs(num_envs: int, num_tasks: int, episodes: int) -> int:
+    """Environments to evaluate with: about as many as in training, the same number for each task."""
+    return num_tasks * min(episodes, max(1, num_envs // num_tasks))
+
+
 def evaluate(actor: Actor, episodes: int) -> EvaluationResult:
-    """Play ``episodes`` episodes.
+    """Play ``episodes`` episodes of each task.
 
     Each environment contributes the first ones that it starts, in a number set beforehand: taking whichever ends first
     would favour short episodes.
     """
-    num_envs = actor.env.num_envs
-    wanted = np.full(num_envs, episodes // num_envs)
-    wanted[: episodes % num_envs] += 1
+    num_envs, num_tasks = actor.env.num_envs, len(actor.env.spec.tasks)
+    assert num_envs % num_tasks == 0, "an environment must not change its task"
+    each = num_envs // num_tasks
+    wanted = np.full(num_envs, episodes // each)
+    wanted[: num_tasks * (episodes % each)] += 1
     slot = allocate(actor.env.spec, actor.family, actor.network, UNROLL_LENGTH, num_envs, pin=False)
     results: list[EpisodeResult] = []
     while wanted.any():

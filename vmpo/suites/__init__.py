@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
+from vmpo import scores
 from vmpo.config import EnvConfig
-from vmpo.errors import unknown
+from vmpo.errors import UserError, unknown
 from vmpo.records import VectorEnv
+from vmpo.suites.multitask import MultiTaskEnv
 
 Factory: TypeAlias = Callable[[EnvConfig, int, int], VectorEnv]
 """From a configuration, a number of environments and a seed to environments."""
@@ -17,9 +21,14 @@ _ADAPTERS = {
     "gymnasium": "vmpo.suites.gymnasium",
     "atari": "vmpo.suites.atari",
     "mujoco": "vmpo.suites.mujoco",
+    "control": "vmpo.suites.control",
     "lab": "vmpo.suites.lab",
+    "miniworld": "vmpo.suites.miniworld",
 }
 """Modules of this package, each with a ``make(config, num_envs, seed, render)``."""
+
+_SEVERAL_TASKS = ("lab", "miniworld")
+"""Suites that play several tasks themselves, in common worker processes."""
 
 _FACTORIES: dict[str, Factory] = {}
 """What the user has registered."""
@@ -35,12 +44,34 @@ def names() -> tuple[str, ...]:
     return tuple(sorted({*_ADAPTERS, *_FACTORIES}))
 
 
+def task_ids(text: str) -> tuple[str, ...]:
+    """The ids that a configuration names: one, several separated by commas, or all levels of a benchmark."""
+    if text in scores.benchmarks():
+        return tuple(scores.benchmarks()[text].levels)
+    ids = tuple(part.strip() for part in text.split(","))
+    if not all(ids):
+        raise UserError(f"env.id={text!r} names no environment, or has a comma too many")
+    return ids
+
+
 def make(config: EnvConfig, num_envs: int, seed: int, render: bool = False) -> VectorEnv:
-    """Build the environments of a configuration.
+    """Build the environments of a configuration; several tasks become one vector environment.
 
     ``render`` prepares them for ``render()``, which costs time and memory in some suites. A registered factory is not
     told of it.
     """
+    ids = task_ids(config.id)
+    if len(ids) == 1 or config.suite in _SEVERAL_TASKS:
+        return _make_one(config, num_envs, seed, render)
+    threads = max(1, (config.simulator_threads or os.cpu_count() or 1) // len(ids))
+
+    def make_task(name: str, count: int) -> VectorEnv:
+        return _make_one(replace(config, id=name, simulator_threads=threads), count, seed, render)
+
+    return MultiTaskEnv(make_task, ids, num_envs)
+
+
+def _make_one(config: EnvConfig, num_envs: int, seed: int, render: bool) -> VectorEnv:
     if config.suite in _FACTORIES:
         return _FACTORIES[config.suite](config, num_envs, seed)
     if config.suite not in _ADAPTERS:

@@ -44,6 +44,7 @@ class AtariEnv:
         self._picture = np.zeros((SIZE, SIZE, 3), np.uint8)
         self._resetting = np.zeros(num_envs, np.bool_)
         self._lives = np.zeros(num_envs, np.int32)
+        self._choices = np.zeros(num_envs, np.int64)
         shape = (config.frame_stack, SIZE, SIZE)
         self.spec = EnvSpec(
             observation={"pixels": ArraySpec(shape=shape, dtype=np.dtype(np.uint8), kind="pixels", layout="CHW")},
@@ -62,12 +63,21 @@ class AtariEnv:
         return arrivals.opening({"pixels": pixels}, self.num_envs)
 
     def step(self, actions: np.ndarray) -> Timestep:
-        choices = np.ascontiguousarray(actions[:, 0])
-        pixels, score, terminated, truncated, info = self._ale.step(choices)
+        self.send(actions)
+        return self.receive()
+
+    def send(self, actions: np.ndarray) -> None:
+        """Let the simulator's threads go on with these actions."""
+        self._choices = np.ascontiguousarray(actions[:, 0])
+        self._ale.send(self._choices)
+
+    def receive(self) -> Timestep:
+        """Wait for the arrivals of the actions that were sent."""
+        pixels, score, terminated, truncated, info = self._ale.recv()
         timestep = arrivals.next_step({"pixels": pixels}, score, terminated, truncated, resetting=self._resetting)
         life_lost = (info["lives"] < self._lives) & timestep.valid & ~timestep.ended
         self._resetting, self._lives = timestep.ended, info["lives"]
-        self._draw(pixels, self._colour.step(choices[:1])[0] if self._colour else None)
+        self._draw(pixels, self._colour.step(self._choices[:1])[0] if self._colour else None)
         return replace(
             timestep,
             reward=np.clip(timestep.score, -1.0, 1.0) if self._config.clip_rewards else timestep.score,

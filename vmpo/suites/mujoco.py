@@ -91,7 +91,16 @@ class MujocoEnv:
         return arrivals.opening(self._flatten(observation), self.num_envs)
 
     def step(self, actions: np.ndarray) -> Timestep:
-        observation, score, terminated, truncated, _ = self._pool.step(actions)
+        self.send(actions)
+        return self.receive()
+
+    def send(self, actions: np.ndarray) -> None:
+        """Let the simulator's threads go on with these actions."""
+        self._pool.send(actions)
+
+    def receive(self) -> Timestep:
+        """Wait for the arrivals of the actions that were sent."""
+        observation, score, terminated, truncated, _ = self._pool.recv()
         flat = self._flatten(observation)
         if self._stagger:
             truncated = truncated | self._cut(flat["observation"])

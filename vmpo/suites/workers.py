@@ -98,7 +98,7 @@ class WorkerEnv:
         arrays.resetting[:] = True
         self._call("seed", arrivals.env_seeds(seed, self.num_envs))
         self._call("step")
-        return arrivals.opening(arrays.observation, self.num_envs, self._schedule.assigned)
+        return arrivals.opening(arrays.observation, self.num_envs, self._schedule.assigned.copy())
 
     def step(self, actions: np.ndarray) -> Timestep:
         self.send(actions)
@@ -117,8 +117,7 @@ class WorkerEnv:
 
     def receive(self) -> Timestep:
         """Wait for the arrivals of the actions that were sent."""
-        for worker in self._workers:
-            worker.receive()
+        self._wait()
         arrays = self._shared.arrays()
         self._schedule.count()
         self._steps += 1
@@ -151,8 +150,18 @@ class WorkerEnv:
     def _call(self, command: str, seeds: Sequence[int] = ()) -> None:
         for worker in self._workers:
             worker.send(command, [seeds[slot] for slot in worker.slots] if seeds else None)
+        self._wait()
+
+    def _wait(self) -> None:
+        """Take every worker's answer before the first error is raised: one left behind would answer the next call."""
+        errors = []
         for worker in self._workers:
-            worker.receive()
+            try:
+                worker.receive()
+            except (UserError, WorkerFault, TimeoutError) as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
