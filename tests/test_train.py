@@ -121,9 +121,14 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path):
 
 
 def test_a_signal_saves_and_stops_and_the_run_can_be_resumed(tmp_path):
-    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    result = vmpo.train(small_config(run={"frames": 10**9}), tmp_path, quiet=True)
+    def interrupt():
+        # A slow machine may need longer than any fixed time to get into the loop, before which Ctrl-C acts as usual.
+        while not list(tmp_path.glob("metrics.jsonl")) or not (tmp_path / "metrics.jsonl").read_text():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    result = vmpo.train(small_config(run={"frames": 10**9, "log_steps": 1}), tmp_path, quiet=True)
     assert not result.finished
     assert 0 < result.frames < 10**9
     resumed = vmpo.resume(tmp_path, frames=result.frames + 48, quiet=True)

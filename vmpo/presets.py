@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vmpo.config import (
@@ -41,6 +41,11 @@ _SMALL_LOSS: Mapping[str, Any] = dict(
     initial_alpha_covariance=10.0,
     popart_rate=1e-3,
 )
+
+
+# Small batches of discrete actions: a strong pull to the target that fades slowly, or the policy becomes deterministic
+# by imitating its own samples long before it has seen a reward.
+_STEADY: Mapping[str, Any] = dict(epsilon_policy=0.002, initial_alpha_policy=5.0)
 
 
 def _classic(name: str, env_id: str, summary: str, frames: int, **loss: Any) -> Preset:
@@ -114,19 +119,33 @@ def _arcade(name: str, game: str, summary: str, frames: int) -> Preset:
             preset=name,
             env=EnvConfig(suite="atari", id=game, clip_rewards=True, life_loss_discount=0.0),
             agent=AgentConfig(pixels="nature", pixel_features=512, head_units=0, policy_init_scale=0.01),
-            loss=LossConfig(**_SMALL_LOSS),
+            loss=LossConfig(**{**_SMALL_LOSS, **_STEADY}),
             learner=LearnerConfig(
                 batch_size=8,
                 unroll_length=32,
                 passes=3,
                 target_period=12,
-                learning_rate=5e-4,
-                multiplier_learning_rate=1e-2,
+                learning_rate=3e-4,
+                multiplier_learning_rate=1e-3,
             ),
             actors=ActorConfig(num_envs=32),
             run=RunConfig(frames=frames, log_seconds=10.0, evaluation_episodes=20),
         ),
     )
+
+
+_ARCADE = _arcade(
+    "atari-multi", "boxing,breakout,pong,space_invaders", "four Atari games at once, one agent", 8_000_000
+)
+
+_ARCADE_MULTI = replace(
+    _ARCADE,
+    config=replace(
+        _ARCADE.config,
+        env=replace(_ARCADE.config.env, full_action_set=True),
+        learner=replace(_ARCADE.config.learner, passes=2, target_period=8),
+    ),
+)
 
 
 # The paper (Tables 4, 5, 6, 7 and App. F). Fields that are not named here have the paper's values as defaults.
@@ -172,6 +191,123 @@ _PAPER_ATARI = Preset(
     ),
 )
 
+_PAPER_ATARI57 = Preset(
+    summary="Table 6, all 57 games at once: ResNet 64,128,128, LSTM, 63 x 128 in 8 replicas, clipped rewards",
+    ranges={"epsilon_policy": (0.001, 0.01)},
+    config=Config(
+        preset="paper-atari57",
+        env=EnvConfig(suite="atari", id="atari57", full_action_set=True, life_loss_discount=0.0, clip_rewards=True),
+        agent=AgentConfig(pixels="resnet", resnet_channels=(64, 128, 128), core="lstm", lstm_layers=1),
+        loss=LossConfig(discount=0.99, epsilon_temperature=0.02, epsilon_policy=None),
+        learner=LearnerConfig(
+            batch_size=128, unroll_length=63, virtual_replicas=8, target_period=100, learning_rate=1e-4
+        ),
+        actors=ActorConfig(num_envs=128),
+        run=RunConfig(frames=11_400_000_000, log_seconds=10.0),
+    ),
+)
+
+
+def _paper_lab(name: str, level: str, summary: str, multi: bool) -> Preset:
+    """Table 5 and App. F: 72 x 96 RGB, instructions through the language LSTM, pixel control."""
+    return Preset(
+        summary=summary,
+        ranges={"epsilon_policy": (0.01, 0.1) if multi else (0.001, 0.01)},
+        config=Config(
+            preset=name,
+            env=EnvConfig(suite="lab", id=level),
+            agent=AgentConfig(
+                pixels="resnet",
+                resnet_channels=(64, 128, 128) if multi else (16, 32, 32),
+                core="lstm",
+                lstm_layers=3 if multi else 2,
+            ),
+            loss=LossConfig(
+                discount=0.99,
+                epsilon_temperature=0.5 if multi else 0.1,
+                epsilon_policy=None,
+                pixel_control_cost=2e-3,
+            ),
+            learner=LearnerConfig(
+                batch_size=128, unroll_length=95, virtual_replicas=8, target_period=10, learning_rate=1e-4
+            ),
+            actors=ActorConfig(num_envs=128),
+            run=RunConfig(frames=10_000_000_000, log_seconds=10.0),
+        ),
+    )
+
+
+_PAPER_GAPS = Preset(
+    summary="Table 7, humanoid gaps from pixels: ResNet 16,32,32 and proprioception, LSTM, 56 actions",
+    ranges={"epsilon_mean": (0.01, 1.0), "epsilon_covariance": (5e-6, 5e-5)},
+    config=Config(
+        preset="paper-humanoid-gaps",
+        env=EnvConfig(suite="control", id="humanoid-gaps"),
+        agent=AgentConfig(pixels="resnet", resnet_channels=(16, 32, 32), core="lstm", lstm_layers=1),
+        loss=LossConfig(discount=0.99, epsilon_temperature=0.1, epsilon_mean=None, epsilon_covariance=None),
+        learner=LearnerConfig(
+            batch_size=64, unroll_length=63, virtual_replicas=8, target_period=100, learning_rate=1e-4
+        ),
+        actors=ActorConfig(num_envs=64),
+        run=RunConfig(frames=4_000_000_000, log_seconds=10.0),
+    ),
+)
+
+_LAB_LEVELS = "choose_colour,choose_shape,remember_sign,collect_balls,explore_rooms"
+
+_LAB_DEMO = Preset(
+    summary="five first-person levels at once on MiniWorld: instructions, memory, exploration; runs without DMLab",
+    config=Config(
+        preset="lab-demo",
+        env=EnvConfig(suite="miniworld", id=_LAB_LEVELS, stagger=True, max_episode_steps=300),
+        agent=AgentConfig(
+            pixels="nature", pixel_features=256, core="lstm", lstm_layers=3, head_units=0, policy_init_scale=0.01
+        ),
+        loss=LossConfig(**{**_SMALL_LOSS, **_STEADY, "pixel_control_cost": 2e-3}),
+        learner=LearnerConfig(
+            batch_size=10,
+            unroll_length=32,
+            passes=2,
+            target_period=8,
+            learning_rate=5e-4,
+            multiplier_learning_rate=1e-3,
+        ),
+        actors=ActorConfig(num_envs=40),
+        run=RunConfig(frames=4_000_000, log_seconds=10.0, evaluation_episodes=20),
+    ),
+)
+
+_GAPS_SMALL = Preset(
+    summary="humanoid gaps from pixels for two cores: Nature CNN, no shadows",
+    config=Config(
+        preset="humanoid-gaps-small",
+        env=EnvConfig(suite="control", id="humanoid-gaps", shadows=False),
+        agent=AgentConfig(
+            pixels="nature",
+            pixel_features=128,
+            hidden=(256, 256),
+            activation="elu",
+            layer_norm=True,
+            normalise_observations=True,
+            core="lstm",
+            head_units=0,
+            initial_std=0.3,
+            policy_init_scale=0.01,
+        ),
+        loss=LossConfig(**_SMALL_LOSS),
+        learner=LearnerConfig(
+            batch_size=8,
+            unroll_length=32,
+            passes=2,
+            target_period=4,
+            learning_rate=3e-4,
+            multiplier_learning_rate=1e-2,
+        ),
+        actors=ActorConfig(num_envs=16),
+        run=RunConfig(frames=20_000_000, log_seconds=10.0, evaluation_episodes=10),
+    ),
+)
+
 PRESETS: dict[str, Preset] = {
     "cartpole": _classic("cartpole", "CartPole-v1", "the default: CartPole-v1 in under a minute", 100_000),
     "acrobot": _classic("acrobot", "Acrobot-v1", "swing a two-link arm above the bar", 300_000),
@@ -185,7 +321,18 @@ PRESETS: dict[str, Preset] = {
     "walker-walk": _locomotion("walker-walk", "WalkerWalk-v1", "dm_control's walker", 8_000_000),
     "pong": _arcade("pong", "pong", "Pong with the Nature CNN within the hour", 10_000_000),
     "breakout": _arcade("breakout", "breakout", "Breakout with the Nature CNN", 20_000_000),
+    "atari-multi": _ARCADE_MULTI,
+    "lab-demo": _LAB_DEMO,
+    "humanoid-gaps-small": _GAPS_SMALL,
     "paper-atari": _PAPER_ATARI,
+    "paper-atari57": _PAPER_ATARI57,
+    "paper-dmlab": _paper_lab(
+        "paper-dmlab", "explore_object_rewards_few", "Table 5, one DMLab level: ResNet 16,32,32, LSTM of 2", False
+    ),
+    "paper-dmlab30": _paper_lab(
+        "paper-dmlab30", "dmlab30", "Table 5, DMLab-30 at once: ResNet 64,128,128, LSTM of 3 layers", True
+    ),
+    "paper-humanoid-gaps": _PAPER_GAPS,
     "paper-gym-ant": _paper_control(
         "paper-gym-ant", "mujoco", "Ant-v4", 39, "Table 7, OpenAI Gym: Ant", 10_000_000_000, _GYM_RANGES
     ),
