@@ -1,10 +1,9 @@
 """Catch at five reward scales, the test of per-task value normalisation.
 
-    vmpo train cartpole --directory runs/catch --frames 450000 --env.id \
-        benchmarks.catch:Scale0001,benchmarks.catch:Scale003,benchmarks.catch:Scale1,benchmarks.catch:Scale30,benchmarks.catch:Scale1000
+    benchmarks/catch.sh runs/catch
 
-A ball falls from a random column of a 10 x 5 board onto a paddle that moves left, stays or moves right. The reward comes
-at the bottom: plus the scale for a catch, minus the scale for a miss. One agent plays all five and is not told which.
+A ball falls from a random column of a 10 x 5 board onto a paddle that moves left, stays or moves right. The reward
+comes at the bottom: plus the scale for a catch, minus it for a miss. One agent plays all five and is not told which.
 """
 
 from __future__ import annotations

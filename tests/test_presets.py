@@ -9,6 +9,7 @@ import pytest
 from vmpo import presets
 from vmpo.config import from_dict, problems, sampled, to_dict
 from vmpo.errors import UserError
+from vmpo.suites import task_ids
 
 PAPER = [name for name in presets.PRESETS if name.startswith("paper-")]
 
@@ -79,6 +80,48 @@ def test_the_humanoid_preset_has_the_numbers_of_table_7():
     assert (loss.discount, loss.epsilon_temperature, config.agent.hidden) == (0.99, 0.01, (512, 256))
     assert 0.05 <= loss.epsilon_mean <= 0.5
     assert 1e-5 <= loss.epsilon_covariance < 5e-5
+
+
+def test_the_multi_task_atari_preset_has_the_numbers_of_table_6():
+    config = resolved("paper-atari57")
+    learner, loss, agent, env = config.learner, config.loss, config.agent, config.env
+    assert (learner.unroll_length, learner.batch_size, learner.virtual_replicas) == (63, 128, 8)
+    assert (learner.target_period, loss.discount, loss.epsilon_temperature) == (100, 0.99, 0.02)
+    assert 0.001 <= loss.epsilon_policy < 0.01
+    assert (agent.pixels, agent.resnet_channels) == ("resnet", (64, 128, 128))
+    assert (agent.core, agent.lstm_layers, agent.lstm_units) == ("lstm", 1, 256)
+    assert (env.life_loss_discount, env.clip_rewards, env.max_frames) == (0.0, True, 108_000)
+    assert env.full_action_set
+    assert len(task_ids(env.id)) == 57
+
+
+@pytest.mark.parametrize(
+    ("name", "tasks", "channels", "layers", "epsilon_temperature", "low", "high"),
+    [
+        ("paper-dmlab", 1, (16, 32, 32), 2, 0.1, 0.001, 0.01),
+        ("paper-dmlab30", 30, (64, 128, 128), 3, 0.5, 0.01, 0.1),
+    ],
+)
+def test_the_lab_presets_have_the_numbers_of_table_5(name, tasks, channels, layers, epsilon_temperature, low, high):
+    config = resolved(name)
+    learner, loss, agent = config.learner, config.loss, config.agent
+    assert (learner.unroll_length, learner.batch_size, learner.target_period) == (95, 128, 10)
+    assert (loss.discount, loss.epsilon_temperature, loss.pixel_control_cost) == (0.99, epsilon_temperature, 2e-3)
+    assert low <= loss.epsilon_policy < high
+    assert (agent.resnet_channels, agent.core, agent.lstm_layers, agent.text_units) == (channels, "lstm", layers, 256)
+    assert config.env.action_repeat == 4
+    assert len(task_ids(config.env.id)) == tasks
+
+
+def test_the_humanoid_gaps_preset_has_the_numbers_of_table_7():
+    config = resolved("paper-humanoid-gaps")
+    learner, loss, agent = config.learner, config.loss, config.agent
+    assert (learner.unroll_length, learner.batch_size, learner.target_period) == (63, 64, 100)
+    assert (loss.discount, loss.epsilon_temperature) == (0.99, 0.1)
+    assert 0.01 <= loss.epsilon_mean < 1.0
+    assert 5e-6 <= loss.epsilon_covariance < 5e-5
+    assert (agent.resnet_channels, agent.core, agent.lstm_layers) == ((16, 32, 32), "lstm", 1)
+    assert config.env.shadows
 
 
 def test_a_range_is_sampled_log_uniformly_from_the_runs_seed():

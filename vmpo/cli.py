@@ -73,6 +73,8 @@ class EvaluateOptions:
     """Sample actions as in training instead of taking the most likely ones."""
     seed: int = 1_000_003
     """Seed of the environments."""
+    held_out: bool = False
+    """Play the test version of each level (lab and miniworld)."""
     json: bool = False
     """Print the result as one JSON object on the last line of standard output."""
 
@@ -152,7 +154,9 @@ def _evaluate(arguments: list[str]) -> int:
         raise UserError(f"--episodes {options.episodes} must be at least 1")
     from vmpo.train import evaluate_run
 
-    result = evaluate_run(options.directory, options.episodes, greedy=not options.sampled, seed=options.seed)
+    result = evaluate_run(
+        options.directory, options.episodes, greedy=not options.sampled, seed=options.seed, held_out=options.held_out
+    )
     _print_evaluation(result.summary(), options.json, "sampled" if options.sampled else "greedy")
     return 0
 
@@ -207,7 +211,7 @@ def _with_values(arguments: list[str]) -> list[str]:
     for index, argument in enumerate(arguments):
         filled.append(argument)
         following = arguments[index + 1] if index + 1 < len(arguments) else "--"
-        if argument in ("--quiet", "--json", "--sampled") and following not in ("True", "False"):
+        if argument in ("--quiet", "--json", "--sampled", "--held-out") and following not in ("True", "False"):
             filled.append("True")
     return filled
 
@@ -307,8 +311,15 @@ def task_table(tasks: dict[str, dict[str, Any]]) -> list[str]:
     lines = [f"{'task':{width}}" + "".join(f"{t:>12}" for t in [*(columns[k] for k in shown), *published])]
     for task, values in tasks.items():
         numbers = [values[key] for key in shown] + [values.get("published", {}).get(agent) for agent in published]
-        lines.append(f"{task:{width}}" + "".join(f"{'-' if n is None else format(n, '.2f'):>12}" for n in numbers))
+        lines.append(f"{task:{width}}" + "".join(f"{_short(number):>12}" for number in numbers))
     return lines
+
+
+def _short(number: float | None) -> str:
+    """Two decimals, or two digits of a small number."""
+    if number is None:
+        return "-"
+    return f"{number:.2f}" if abs(number) >= 0.1 or number == 0 else f"{number:.2g}"
 
 
 if __name__ == "__main__":

@@ -252,11 +252,15 @@ def evaluate_weights(
 
 
 def evaluate_run(
-    directory: str | Path, episodes: int, *, greedy: bool = True, seed: int = 1_000_003
+    directory: str | Path, episodes: int, *, greedy: bool = True, seed: int = 1_000_003, held_out: bool = False
 ) -> EvaluationResult:
-    """Evaluate the online network of a run's newest checkpoint."""
+    """Evaluate the online network of a run's newest checkpoint, on the levels it learned or on their test versions."""
     run_directory = RunDirectory(directory)
     config = run_directory.read_config()
+    if held_out:
+        if config.env.suite not in ("lab", "miniworld"):
+            raise UserError(f"the suite {config.env.suite} has no held-out levels; lab and miniworld have")
+        config = dataclasses.replace(config, env=dataclasses.replace(config.env, held_out=True))
     saved = checkpoint.latest(run_directory.checkpoints)
     set_threads(config)
     return evaluate_weights(config, checkpoint.online_weights(saved), episodes, greedy=greedy, seed=seed)

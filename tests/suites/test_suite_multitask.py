@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -113,7 +115,7 @@ def test_a_task_changes_only_between_episodes():
     env, _ = make_counting((2, 9, 4), 2)
     history = play(env, 200)
     changes = 0
-    for (before, last), (after, arrival) in zip(history, history[1:], strict=False):
+    for (before, last), (after, arrival) in itertools.pairwise(history):
         changed = before != after
         changes += changed.sum()
         assert last.ended[changed].all()
