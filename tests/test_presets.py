@@ -92,7 +92,7 @@ def test_the_multi_task_atari_preset_has_the_numbers_of_table_6():
     assert (agent.core, agent.lstm_layers, agent.lstm_units) == ("lstm", 1, 256)
     assert (env.life_loss_discount, env.clip_rewards, env.max_frames) == (0.0, True, 108_000)
     assert env.full_action_set
-    assert len(task_ids(env.id)) == 57
+    assert len(task_ids(env)) == 57
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_the_lab_presets_have_the_numbers_of_table_5(name, tasks, channels, laye
     assert low <= loss.epsilon_policy < high
     assert (agent.resnet_channels, agent.core, agent.lstm_layers, agent.text_units) == (channels, "lstm", layers, 256)
     assert config.env.action_repeat == 4
-    assert len(task_ids(config.env.id)) == tasks
+    assert len(task_ids(config.env)) == tasks
 
 
 def test_the_humanoid_gaps_preset_has_the_numbers_of_table_7():

@@ -243,7 +243,7 @@ def evaluate_weights(
 ) -> EvaluationResult:
     """Play episodes of each task on fresh environments whose seed the training never used."""
     whole_episodes = dataclasses.replace(config.env, stagger=False)
-    num_tasks = len(suites.task_ids(config.env.id))
+    num_tasks = len(suites.task_ids(config.env))
     env = suites.make(whole_episodes, num_evaluation_envs(config.actors.num_envs, num_tasks, episodes), seed)
     try:
         return evaluate(new_actor(config, env, weights, seed, greedy=greedy), episodes)

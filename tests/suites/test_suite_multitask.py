@@ -194,11 +194,15 @@ def test_the_schedule_counts_what_was_played():
 
 
 def test_ids_are_split_at_commas_and_suites_are_known_by_name():
-    assert suites.task_ids("pong, breakout") == ("pong", "breakout")
-    assert len(suites.task_ids("atari57")) == 57
-    assert len(suites.task_ids("dmlab30")) == 30
+    def ids(suite, name):
+        return suites.task_ids(EnvConfig(suite=suite, id=name))
+
+    assert ids("atari", "pong, breakout") == ("pong", "breakout")
+    assert len(ids("atari", "atari57")) == 57
+    assert len(ids("lab", "dmlab30")) == 30
+    assert ids("miniworld", "all:blank") == ids("miniworld", "all")
     with pytest.raises(UserError, match="comma too many"):
-        suites.task_ids("pong,")
+        ids("atari", "pong,")
 
 
 def test_two_games_are_played_as_the_simulator_plays_them():

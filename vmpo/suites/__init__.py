@@ -28,7 +28,7 @@ _ADAPTERS = {
 """Modules of this package, each with a ``make(config, num_envs, seed, render)``."""
 
 _SEVERAL_TASKS = ("lab", "miniworld")
-"""Suites that play several tasks themselves, in common worker processes."""
+"""Suites that play several tasks themselves, in common worker processes; their ``task_ids`` reads the id."""
 
 _FACTORIES: dict[str, Factory] = {}
 """What the user has registered."""
@@ -44,13 +44,15 @@ def names() -> tuple[str, ...]:
     return tuple(sorted({*_ADAPTERS, *_FACTORIES}))
 
 
-def task_ids(text: str) -> tuple[str, ...]:
+def task_ids(config: EnvConfig) -> tuple[str, ...]:
     """The ids that a configuration names: one, several separated by commas, or all levels of a benchmark."""
-    if text in scores.benchmarks():
-        return tuple(scores.benchmarks()[text].levels)
-    ids = tuple(part.strip() for part in text.split(","))
+    ids = tuple(part.strip() for part in config.id.split(","))
     if not all(ids):
-        raise UserError(f"env.id={text!r} names no environment, or has a comma too many")
+        raise UserError(f"env.id={config.id!r} names no environment, or has a comma too many")
+    if config.suite in _SEVERAL_TASKS:
+        return importlib.import_module(_ADAPTERS[config.suite]).task_ids(config)
+    if config.id in scores.benchmarks():
+        return tuple(scores.benchmarks()[config.id].levels)
     return ids
 
 
@@ -60,7 +62,7 @@ def make(config: EnvConfig, num_envs: int, seed: int, render: bool = False) -> V
     ``render`` prepares them for ``render()``, which costs time and memory in some suites. A registered factory is not
     told of it.
     """
-    ids = task_ids(config.id)
+    ids = task_ids(config)
     if len(ids) == 1 or config.suite in _SEVERAL_TASKS:
         return _make_one(config, num_envs, seed, render)
     threads = max(1, (config.simulator_threads or os.cpu_count() or 1) // len(ids))

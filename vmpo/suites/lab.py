@@ -101,6 +101,10 @@ def make(config: EnvConfig, num_envs: int, seed: int, render: bool = False) -> W
     )
 
 
+def task_ids(config: EnvConfig) -> tuple[str, ...]:
+    return tuple(level_names(config))
+
+
 def level_names(config: EnvConfig) -> dict[str, str]:
     """The lab's name of the level that each task plays, by the task's name."""
     test_levels = dmlab30()

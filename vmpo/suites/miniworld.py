@@ -43,6 +43,10 @@ def make(config: EnvConfig, num_envs: int, seed: int, render: bool = False) -> W
     )
 
 
+def task_ids(config: EnvConfig) -> tuple[str, ...]:
+    return tuple(level_names(config.id))
+
+
 def level_names(text: str) -> dict[str, str]:
     """The level that each task plays, by the task's name."""
     levels: dict[str, str] = {}
