@@ -29,6 +29,8 @@ class Distribution(Protocol):
 
     def entropy(self) -> Tensor: ...
 
+    def expected_log_prob(self, other: Self) -> Tensor: ...
+
     def kl_parts(self, other: Self) -> dict[str, Tensor]: ...
 
 
@@ -57,6 +59,11 @@ class Categorical:
     def entropy(self) -> Float[Tensor, "*batch"]:
         return torch.stack([-(p.exp() * p).sum(dim=-1) for p in self._log_probs()]).sum(dim=0)
 
+    def expected_log_prob(self, other: Categorical) -> Float[Tensor, "*batch"]:
+        """E log other(a) for a ~ self."""
+        pairs = zip(self._log_probs(), other._log_probs(), strict=True)
+        return torch.stack([(p.exp() * q).sum(dim=-1) for p, q in pairs]).sum(dim=0)
+
     def kl_parts(self, other: Categorical) -> dict[str, Float[Tensor, "*batch"]]:
         """One part: KL(self || other), summed over independent categoricals."""
         pairs = zip(self._log_probs(), other._log_probs(), strict=True)
@@ -80,6 +87,10 @@ class DiagonalGaussian:
 
     def entropy(self) -> Float[Tensor, "*batch"]:
         return (self.std.log() + 0.5 * (1.0 + LOG_TWO_PI)).sum(dim=-1)
+
+    def expected_log_prob(self, other: DiagonalGaussian) -> Float[Tensor, "*batch"]:
+        """E log other(a) for a ~ self: what the mean would have, less what the spread around it costs."""
+        return other.log_prob(self.mean) - 0.5 * (self.std / other.std).square().sum(dim=-1)
 
     def kl_parts(self, other: DiagonalGaussian) -> dict[str, Float[Tensor, "*batch"]]:
         """The mean part under the old covariance and the covariance part (V-MPO App. C); self is the old policy."""
@@ -116,6 +127,10 @@ class FullGaussian:
 
     def entropy(self) -> Float[Tensor, "*batch"]:
         return self._half_log_determinant() + 0.5 * self.mean.shape[-1] * (1.0 + LOG_TWO_PI)
+
+    def expected_log_prob(self, other: FullGaussian) -> Float[Tensor, "*batch"]:
+        """E log other(a) for a ~ self: what the mean would have, less what the spread around it costs."""
+        return other.log_prob(self.mean) - 0.5 * other._whiten(self.scale_tril).square().sum(dim=(-2, -1))
 
     def kl_parts(self, other: FullGaussian) -> dict[str, Float[Tensor, "*batch"]]:
         """The mean part under the old covariance and the covariance part (V-MPO App. C); self is the old policy.

@@ -47,6 +47,8 @@ class Evaluation:
     """One minibatch after the forward pass: what the losses need, ``[T, B]``."""
 
     log_probs: Float[Tensor, "T B"]
+    expected_log_probs: Float[Tensor, "T B"] | None
+    """E log pi(a) under the policy that acted, for the control variate."""
     kl_parts: dict[str, Float[Tensor, "T B"]]
     normalised_values: Float[Tensor, "T B"]
     returns: Float[Tensor, "T B"]
@@ -165,6 +167,7 @@ class Learner:
         sigma = self._scale()[tasks].float() if loss.advantage_scale == "sigma" else 1.0
         return Evaluation(
             log_probs=policy.log_prob(actions),
+            expected_log_probs=behaviour.expected_log_prob(policy) if loss.control_variate else None,
             kl_parts=target.kl_parts(policy),
             normalised_values=normalised[:-1],
             returns=returns,
@@ -216,6 +219,7 @@ class Learner:
             alphas=dict(self.multipliers.alphas.items()),
             epsilons=self._epsilons,
             valid=evaluation.valid,
+            expected_log_probs=evaluation.expected_log_probs,
         )
         loss = self.config.loss
         targets = popart.normalise(

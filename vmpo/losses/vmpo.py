@@ -191,14 +191,21 @@ def m_step(
     alphas: dict[str, Scalar],
     epsilons: dict[str, float],
     valid: Bool[Tensor, "T B"],
+    expected_log_probs: Float[Tensor, "T B"] | None = None,
 ) -> MStep:
     """L_pi = -sum psi log pi (Eq. 3), a sum; L_alpha = alpha (eps - sg[KL]) + sg[alpha] KL for each KL part (Eq. 5).
 
     KL is the mean over all valid samples, not over D~. Gaussians have two parts and two alphas (App. C).
+
+    ``expected_log_probs``, E log pi(a) under the policy that acted, make a control variate; not in the paper. The mean
+    over all samples of log pi(a) - E log pi(a) is zero in expectation, but its noise is that of L_pi: psi is positive,
+    so that the policy is drawn to whatever was sampled, and finite samples make it ever more certain of that.
     """
     # Where the weight is zero the sample is not in D~; its log-probability may be anything.
     policy_loss = -(weights * torch.where(weights > 0, log_probs, 0.0)).sum()
     count = valid.sum().clamp(min=1)
+    if expected_log_probs is not None:
+        policy_loss = policy_loss + torch.where(valid, log_probs - expected_log_probs, 0.0).sum() / count
     alpha_loss = torch.zeros_like(policy_loss)
     metrics: dict[str, Tensor] = {}
     for name, kl in kl_parts.items():
