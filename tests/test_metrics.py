@@ -114,6 +114,18 @@ def test_window_keeps_the_last_episodes_of_each_task_apart() -> None:
     assert summary["window_episodes"] == 3
 
 
+def test_games_of_a_benchmark_have_its_scores_as_far_as_they_were_played() -> None:
+    window = EpisodeWindow()
+    window.add([episode(14.6, "pong"), episode(0.1, "boxing")])
+    summary = window.summary()
+    assert summary["human_normalised/pong"] == pytest.approx(100.0)
+    assert summary["human_normalised/boxing"] == pytest.approx(0.0)
+    assert summary["score/median"] == summary["score/mean"] == pytest.approx(50.0)
+    assert summary["score/levels"] == 2
+    window.add([episode(1.0, "no game of it")])
+    assert "score/median" not in window.summary()
+
+
 def test_a_single_task_has_no_row_of_its_own_and_an_empty_window_is_nan() -> None:
     window = EpisodeWindow()
     assert math.isnan(window.summary()["return_mean"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,10 +11,12 @@ import torch
 from samples import env_spec, small_config
 
 from vmpo.acting.actor import Actor, allocate
-from vmpo.acting.evaluate import evaluate
+from vmpo.acting.evaluate import EvaluationResult, evaluate, num_evaluation_envs
 from vmpo.acting.local import OverlappingFleet, SerialFleet
+from vmpo.cli import task_table
 from vmpo.networks.agent import agent_inputs, make_agent, policy_family
-from vmpo.records import Timestep, Weights
+from vmpo.records import EpisodeResult, Timestep, Weights
+from vmpo.suites.multitask import MultiTaskEnv
 
 
 class CountingEnv:
@@ -199,3 +202,33 @@ def test_an_actor_that_breaks_stops_the_learner_with_its_own_error():
     with pytest.raises(RuntimeError, match="the simulator broke"):
         fleet.collect()
     fleet.close()
+
+
+def test_the_summary_of_an_evaluation_has_every_task_and_the_suite_score():
+    games = {"pong": [14.6, -20.7], "boxing": [12.1, 12.1]}
+    episodes = tuple(EpisodeResult(task=t, episode_return=r, length=1) for t, returns in games.items() for r in returns)
+    summary = EvaluationResult(episodes=episodes).summary()
+    assert summary["tasks"]["pong"]["mean_return"] == pytest.approx(-3.05)
+    assert summary["tasks"]["pong"]["human_normalised"] == pytest.approx(50.0)
+    assert summary["tasks"]["boxing"]["published"] == {"IMPALA": 93.1, "V-MPO": 100.0}
+    assert summary["score"] == {"median": pytest.approx(75.0), "mean": pytest.approx(75.0)}
+    lines = task_table(summary["tasks"])
+    assert lines[0].split() == ["task", "return", "+-", "human", "%", "IMPALA", "V-MPO"]
+    assert lines[1].split() == ["boxing", "12.10", "0.00", "100.00", "93.10", "100.00"]
+
+
+def test_every_task_is_evaluated_on_the_same_number_of_environments():
+    assert num_evaluation_envs(num_envs=128, num_tasks=57, episodes=10) == 114
+    assert num_evaluation_envs(num_envs=32, num_tasks=57, episodes=10) == 57
+    assert num_evaluation_envs(num_envs=64, num_tasks=1, episodes=10) == 10
+
+
+def test_each_task_has_its_episodes_evaluated():
+    config = small_config()
+
+    def make_task(name, count):
+        return CountingEnv([int(name)] * count, replace(env_spec(), tasks=(name,)))
+
+    env = MultiTaskEnv(make_task, ("2", "9"), 6)
+    result = evaluate(make_actor(env, config, greedy=True), episodes=7)
+    assert sorted(e.task for e in result.episodes) == ["2"] * 7 + ["9"] * 7
