@@ -1,7 +1,8 @@
-"""Small environments' specs, configurations and random unrolls that the tests of learning and acting share."""
+"""Small environments, specs, configurations and random unrolls that the tests of learning and acting share."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from vmpo.config import ActorConfig, AgentConfig, Config, LearnerConfig, LossConfig, RunConfig
 from vmpo.learning.learner import Learner
 from vmpo.networks.agent import AgentInput
-from vmpo.records import ArraySpec, ContinuousActions, DiscreteActions, EnvSpec, Trajectory
+from vmpo.records import ArraySpec, ContinuousActions, DiscreteActions, EnvSpec, Timestep, Trajectory
 
 VECTOR = {"vector": ArraySpec(shape=(5,), dtype=np.dtype(np.float32), kind="vector")}
 DISCRETE = DiscreteActions(sizes=(3,))
@@ -113,3 +114,46 @@ class SequenceEnv(gymnasium.Env):
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,))
     action_space = gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2))
+
+
+class CountingEnv:
+    """Environment i ends after ``lengths[i]`` steps; the observation is [i, step, 0, 0, 0] and step k earns k."""
+
+    def __init__(self, lengths, spec=None, delay=0.0, fail_at=None):
+        self.spec, self.num_envs = spec or env_spec(), len(lengths)
+        self.lengths, self.delay, self.fail_at = np.array(lengths), delay, fail_at
+        self.steps = np.zeros(self.num_envs, np.int64)
+        self.ended = np.zeros(self.num_envs, bool)
+        self.executed, self.closed, self.calls = [], False, 0
+
+    def reset(self, seed):
+        return self._arrive(np.ones(self.num_envs, bool))
+
+    def step(self, actions):
+        self.calls += 1
+        if self.calls == self.fail_at:
+            raise RuntimeError("the simulator broke")
+        time.sleep(self.delay)
+        self.executed.append(actions.copy())
+        first = self.ended.copy()
+        self.steps = np.where(first, 0, self.steps + 1)
+        return self._arrive(first)
+
+    def _arrive(self, first):
+        observation = np.zeros((self.num_envs, 5), np.float32)
+        observation[:, 0], observation[:, 1] = np.arange(self.num_envs), self.steps
+        self.ended = (self.steps == self.lengths) & ~first
+        reward = self.steps.astype(np.float32)
+        return Timestep(
+            observation={"vector": observation},
+            reward=reward,
+            discount=1.0 - self.ended.astype(np.float32),
+            first=first,
+            valid=~first,
+            task=np.zeros(self.num_envs, np.int64),
+            score=reward,
+            ended=self.ended,
+        )
+
+    def close(self):
+        self.closed = True

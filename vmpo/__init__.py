@@ -2,6 +2,8 @@
 
 import os
 
+__version__ = "0.1.0"
+
 # Torch's idle threads would otherwise spin on the cores that the simulators' threads need.
 # Read once, when torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -12,7 +14,5 @@ from vmpo.errors import UserError
 from vmpo.policy import load
 from vmpo.train import evaluate_run as evaluate
 from vmpo.train import resume, train
-
-__version__ = "0.1.0"
 
 __all__ = ["Config", "UserError", "evaluate", "load", "presets", "resume", "train"]

@@ -19,7 +19,7 @@ import tyro
 
 from vmpo import presets
 from vmpo.config import ActorConfig, AgentConfig, Config, EnvConfig, LearnerConfig, LossConfig, RunConfig
-from vmpo.errors import UserError, unknown
+from vmpo.errors import RunFailed, UserError, unknown
 from vmpo.metrics import plain_numbers
 
 USAGE = """usage: vmpo COMMAND ...
@@ -116,6 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"vmpo: {error}", file=sys.stderr)
         return 2
+    except RunFailed as error:
+        print(f"vmpo: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("vmpo: interrupted", file=sys.stderr)
         return 130

@@ -178,6 +178,8 @@ class LearnerConfig:
     """Use the actors' recorded distributions in place of a forward pass of the target where they are the same."""
     device: str = "cpu"
     """Torch device of the learner, such as cpu or cuda:0."""
+    max_skipped: int = 20
+    """Updates in a row that are skipped for a non-finite loss or gradient; one more stops the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +194,8 @@ class ActorConfig:
     """Finished unrolls that may wait for the learner."""
     device: str = "cpu"
     """Torch device of the acting network."""
+    max_faults: int = 10
+    """Faults of an actor's environments within 100 unrolls that are survived by a restart; one more stops the run."""
 
 
 @dataclass(frozen=True, kw_only=True)

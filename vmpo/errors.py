@@ -1,4 +1,4 @@
-"""The error that a user's mistake raises, and the closest match for a misspelt name."""
+"""The errors that end a run with one line, and the closest match for a misspelt name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from collections.abc import Iterable
 
 class UserError(ValueError):
     """What was given, what is allowed, what to do, in one line. The command line prints it and exits with code 2."""
+
+
+class RunFailed(RuntimeError):
+    """A run cannot go on, and why. What it had learned is saved; the command line prints it and exits with code 1."""
 
 
 def unknown(what: str, given: str, known: Iterable[str]) -> UserError:

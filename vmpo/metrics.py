@@ -147,8 +147,15 @@ def _strict(value: Any) -> Any:
     return value
 
 
+FAULTS = "faults.log"
+SKIPPED_UPDATES = "skipped_updates.jsonl"
+
+
 class RunLog:
-    """Writer of a run directory's ``metrics.jsonl``, ``episodes.jsonl`` and, where asked for, ``tensorboard/``."""
+    """Writer of a run directory's ``metrics.jsonl``, ``episodes.jsonl`` and, where asked for, ``tensorboard/``.
+
+    Faults go to ``faults.log`` and ``skipped_updates.jsonl``. A disk that takes nothing more is noted, not raised.
+    """
 
     def __init__(self, directory: str | Path, *, tensorboard: bool, append: bool) -> None:
         """Start the files anew, or append to them; a resumed run calls ``truncate_to`` before it writes."""
@@ -159,6 +166,9 @@ class RunLog:
         self._tensorboard = tensorboard
         self._writer: SummaryWriter | None = None
         self._purge_step: int | None = None
+        self.notes: list[str] = []
+        """What the user should hear of; the display takes it from here."""
+        self.disk_faults = 0
         self._metrics = self._directory / "metrics.jsonl"
         self._episodes = self._directory / "episodes.jsonl"
         for path in (self._metrics, self._episodes):
@@ -167,17 +177,42 @@ class RunLog:
     def write_metrics(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Write one line, and return it as written: plain numbers, for the display to show."""
         line = plain_numbers(values)
-        _append(self._metrics, [line])
-        if self._tensorboard:
-            self._write_tensorboard(line)
+        with self._tolerate("metrics"):
+            _append(self._metrics, [line])
+            if self._tensorboard:
+                self._write_tensorboard(line)
         return line
+
+    def write_fault(self, text: str) -> None:
+        """Keep the whole text on file, and its last line for the display. Actor threads call this too."""
+        self.notes.append(f"environments restart after: {text.strip().splitlines()[-1]}")
+        with self._tolerate("a fault"), open(self._directory / FAULTS, "a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}\n{text}\n")
+
+    def write_skipped(self, diagnosis: Mapping[str, Any]) -> None:
+        """Describe a batch whose update was left out."""
+        self.notes.append(f"learner step {diagnosis['learner_step']}: loss or gradient not finite, update skipped")
+        with self._tolerate("a diagnosis"):
+            _append(self._directory / SKIPPED_UPDATES, [plain_numbers(diagnosis)])
+
+    def note_disk_fault(self, what: str, error: OSError) -> None:
+        self.disk_faults += 1
+        self.notes.append(f"{what} could not be written, training goes on: {error}")
+
+    @contextmanager
+    def _tolerate(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.note_disk_fault(what, error)
 
     def write_episodes(self, episodes: Sequence[EpisodeResult], agent_steps: int, frames: int, seconds: float) -> None:
         """Write one line per episode, all stamped with the moment at which the learner heard of them."""
         moment = {"agent_steps": agent_steps, "frames": frames, "seconds": seconds}
         lines = [{"task": e.task, "return": e.episode_return, "length": e.length, **moment} for e in episodes]
         if lines:
-            _append(self._episodes, [plain_numbers(line) for line in lines])
+            with self._tolerate("episodes"):
+                _append(self._episodes, [plain_numbers(line) for line in lines])
 
     def read_episodes(self) -> Iterator[EpisodeResult]:
         """The episodes on file, oldest first: a resumed run fills its window with them."""

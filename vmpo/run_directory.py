@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from vmpo import config as configuration
@@ -35,6 +38,28 @@ class RunDirectory:
         self.check_new()
         self.write(config)
 
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the folder against other processes. The system lets go of it when this one ends, however it ends."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = open(self.path / ".lock", "a+")  # noqa: SIM115
+        except OSError as error:
+            raise UserError(f"cannot write to {self.path}: {error.strerror}") from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.seek(0)
+                owner = file.read(20).strip()
+                raise UserError(
+                    f"{self.path} is in use by another process" + (f" ({owner})" if owner.isdigit() else "")
+                ) from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
     def write(self, config: Config) -> None:
         """Put the configuration in place, whole or not at all."""
         try:
@@ -50,6 +75,6 @@ class RunDirectory:
             values = json.loads(self.config_file.read_text())
         except FileNotFoundError:
             raise UserError(f"{self.path} holds no run (no config.json)") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise UserError(f"{self.config_file} cannot be read: {error}") from error
         return configuration.from_dict(values)

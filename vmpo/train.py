@@ -10,7 +10,7 @@ import dataclasses
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,18 +20,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vmpo import presets, suites
+from vmpo import __version__, presets, suites
 from vmpo.acting.actor import Actor
 from vmpo.acting.evaluate import EvaluationResult, evaluate, num_evaluation_envs
+from vmpo.acting.faults import Faults
 from vmpo.acting.local import Fleet, make_fleet
-from vmpo.config import Config, problems, sampled
+from vmpo.config import Config, problems, sampled, to_dict
 from vmpo.display import Display, make_display
-from vmpo.errors import UserError
+from vmpo.errors import RunFailed, UserError
 from vmpo.learning import checkpoint
 from vmpo.learning.learner import Learner
-from vmpo.metrics import EpisodeWindow, RunLog, Stopwatch
+from vmpo.metrics import SKIPPED_UPDATES, EpisodeWindow, RunLog, Stopwatch
 from vmpo.networks.agent import make_agent, policy_family
-from vmpo.records import EnvSpec, EpisodeResult, Weights
+from vmpo.records import EnvSpec, EpisodeResult, VectorEnv, Weights
 from vmpo.run_directory import RunDirectory
 
 
@@ -58,9 +59,10 @@ def train(config: Config, directory: str | Path, *, quiet: bool = False) -> RunR
     run_directory = RunDirectory(directory)
     run_directory.check_new()
     run = Run(config, run_directory)
-    run_directory.create(config)
-    run.save()
-    return run.loop(quiet=quiet)
+    with run_directory.lock():
+        run_directory.create(config)
+        run.save()
+        return run.loop(quiet=quiet)
 
 
 def resume(directory: str | Path, *, frames: int | None = None, quiet: bool = False) -> RunResult:
@@ -70,9 +72,12 @@ def resume(directory: str | Path, *, frames: int | None = None, quiet: bool = Fa
     if frames is not None:
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, frames=frames))
     check(config)
-    run = Run(config, run_directory, checkpoint.latest(run_directory.checkpoints))
-    run_directory.write(config)
-    return run.loop(quiet=quiet)
+    with run_directory.lock():
+        saved = checkpoint.latest(run_directory.checkpoints)
+        run = Run(config, run_directory, saved)
+        run_directory.write(config)
+        checkpoint.set_aside(run_directory.checkpoints, newer_than=saved.path)
+        return run.loop(quiet=quiet, notes=[f"passed over: {damage}" for damage in saved.damaged])
 
 
 def check(config: Config) -> None:
@@ -107,9 +112,20 @@ class Run:
         def make_actor(index: int) -> Actor:
             # A resumed run plays new episodes, not its first ones again.
             seed = (config.run.seed + 10_007 * index + 7_919 * self.learner.learner_step) % 2**31
-            env = first_env if index == 0 else suites.make(config.env, config.actors.num_envs, seed)
+
+            def make_env(env_seed: int) -> VectorEnv:
+                return suites.make(config.env, config.actors.num_envs, env_seed)
+
             serial = config.actors.fleet == "serial"
-            return new_actor(config, env, self.learner.weights(), seed, self.stopwatch if serial else None)
+            return new_actor(
+                config,
+                first_env if index == 0 else make_env(seed),
+                self.learner.weights(),
+                seed,
+                stopwatch=self.stopwatch if serial else None,
+                make_env=make_env,
+                faults=Faults(config.actors.max_faults, report=lambda text: self.log.write_fault(text)),
+            )
 
         self.fleet: Fleet = make_fleet(config, make_actor)
         for index, actor in enumerate(self.fleet.actors):
@@ -126,9 +142,16 @@ class Run:
         return checkpoint.save(
             self.directory.checkpoints,
             self.learner,
-            {"agent_steps": self.agent_steps, "frames": self.frames, "seconds": self.seconds},
+            {
+                "package": __version__,
+                "agent_steps": self.agent_steps,
+                "frames": self.frames,
+                "seconds": self.seconds,
+                "config": to_dict(self.config),
+            },
             random_states,
             keep=self.config.run.keep_checkpoints,
+            score=self.window.summary()["return_mean"],
         )
 
     def advance(self) -> tuple[dict[str, Tensor], list[EpisodeResult]]:
@@ -138,33 +161,63 @@ class Run:
         version = self.learner.version
         with self.stopwatch.phase("learn"):
             metrics = self.learner.update(collected.batch)
+        if self.learner.skipped_in_a_row:
+            self.log.write_skipped(self.learner.diagnosis)
+            if self.learner.skipped_in_a_row > self.config.learner.max_skipped:
+                raise RunFailed(
+                    f"{self.learner.skipped_in_a_row} updates in a row had a loss or gradient that is not finite; "
+                    f"{self.directory.path / SKIPPED_UPDATES} describes their batches"
+                )
         if self.learner.version != version:
             self.fleet.publish(self.learner.weights())
         return metrics, collected.episodes
 
-    def loop(self, *, quiet: bool) -> RunResult:
+    def loop(self, *, quiet: bool, notes: Sequence[str] = ()) -> RunResult:
+        """Train to the last frame or a signal. A run that cannot go on is saved before the error is raised."""
+        self.log = RunLog(self.directory.path, tensorboard=self.config.run.tensorboard, append=self.resumed)
+        self.log.notes.extend(notes)
+        title = f"{self.config.preset}: {self.config.env.id}"
         try:
-            return self._loop(quiet=quiet)
+            with self.log, make_display(self.config.run.frames, title, quiet=quiet) as display:
+                try:
+                    finished = self._loop(display)
+                except RunFailed:
+                    self._try_to_save()
+                    raise
+                finally:
+                    self._show_notes(display)
+                display.note(f"checkpoint: {self.save()}")
         finally:
             self.fleet.close()
+        evaluation = None
+        if self.config.run.evaluation_episodes and finished:
+            evaluation = evaluate_weights(self.config, self.learner_weights(), self.config.run.evaluation_episodes)
+        return RunResult(
+            directory=self.directory.path,
+            learner_steps=self.learner.learner_step,
+            agent_steps=self.agent_steps,
+            frames=self.frames,
+            seconds=self.seconds,
+            return_mean=self.window.summary()["return_mean"],
+            evaluation=evaluation,
+            finished=finished,
+        )
 
-    def _loop(self, *, quiet: bool) -> RunResult:
-        """Collect and update until the last frame or a signal; log, and save, at intervals.
+    def _loop(self, display: Display) -> bool:
+        """Collect and update until the last frame (True) or a signal (False); log, and save, at intervals.
 
         It stops and saves only between unrolls, so that no collected batch is lost and targets stay in step with them.
         """
-        settings = self.config.run
-        log = RunLog(self.directory.path, tensorboard=settings.tensorboard, append=self.resumed)
+        settings, log = self.config.run, self.log
         if self.resumed:
             log.truncate_to(self.learner.learner_step, self.agent_steps)
             self.window.add(log.read_episodes())
-        title = f"{self.config.preset}: {self.config.env.id}"
         before, started = self.seconds, time.perf_counter()
         due_log, due_save = Interval(settings.log_seconds), Interval(settings.checkpoint_seconds)
         self.stopwatch.reset()
         logged_steps, logged_at, save_is_due = self.agent_steps, started, False
 
-        with log, make_display(settings.frames, title, quiet=quiet) as display, stop_signal() as stopped:
+        with stop_signal() as stopped:
             while self.fleet.batches_waiting or (self.frames < settings.frames and not stopped()):
                 metrics, episodes = self.advance()
                 now = time.perf_counter()
@@ -175,27 +228,25 @@ class Run:
                 last = self.frames >= settings.frames and between_unrolls
                 if last or (between_unrolls and due_log() if settings.log_steps is None else self._log_step()):
                     rate = (self.agent_steps - logged_steps) / (now - logged_at)
-                    self._log(log, display, metrics, rate)
+                    self._log(display, metrics, rate)
                     logged_steps, logged_at = self.agent_steps, now
                 save_is_due = save_is_due or due_save()
                 if save_is_due and between_unrolls:
-                    self.save()
+                    self._try_to_save()
                     save_is_due = False
-            interrupted = stopped()
-            display.note(f"checkpoint: {self.save()}")
-        evaluation = None
-        if settings.evaluation_episodes and not interrupted:
-            evaluation = evaluate_weights(self.config, self.learner_weights(), settings.evaluation_episodes)
-        return RunResult(
-            directory=self.directory.path,
-            learner_steps=self.learner.learner_step,
-            agent_steps=self.agent_steps,
-            frames=self.frames,
-            seconds=self.seconds,
-            return_mean=self.window.summary()["return_mean"],
-            evaluation=evaluation,
-            finished=not interrupted,
-        )
+                self._show_notes(display)
+            return not stopped()
+
+    def _try_to_save(self) -> None:
+        """A full or read-only disk shall not end the training: the previous checkpoint stays, and the next may fit."""
+        try:
+            self.save()
+        except OSError as error:
+            self.log.note_disk_fault("a checkpoint", error)
+
+    def _show_notes(self, display: Display) -> None:
+        while self.log.notes:
+            display.note(self.log.notes.pop(0))
 
     def learner_weights(self) -> Weights:
         """The online network's weights: the newest policy, for evaluation."""
@@ -204,7 +255,7 @@ class Run:
     def _log_step(self) -> bool:
         return self.learner.learner_step % (self.config.run.log_steps or 1) == 0
 
-    def _log(self, log: RunLog, display: Display, metrics: dict[str, Any], rate: float) -> None:
+    def _log(self, display: Display, metrics: dict[str, Any], rate: float) -> None:
         line = {
             "learner_step": self.learner.learner_step,
             "agent_steps": self.agent_steps,
@@ -213,16 +264,16 @@ class Run:
             "steps_per_second": rate,
             **self.window.summary(),
             **{f"phase/{phase}": share for phase, share in self.stopwatch.shares().items()},
+            "faults/environment": sum(actor.faults.count for actor in self.fleet.actors),
+            "faults/disk": self.log.disk_faults,
             **metrics,
         }
-        display.update(log.write_metrics(line))
+        display.update(self.log.write_metrics(line))
         self.stopwatch.reset()
 
 
-def new_actor(
-    config: Config, env: Any, weights: Weights, seed: int, stopwatch: Stopwatch | None = None, greedy: bool = False
-) -> Actor:
-    """An actor with its own copy of the network."""
+def new_actor(config: Config, env: VectorEnv, weights: Weights, seed: int, **options: Any) -> Actor:
+    """An actor with its own copy of the network; the options are those of ``Actor``."""
     network = make_agent(env.spec, config)
     checkpoint.check_fit(network.state_dict(), weights.tensors)
     actor = Actor(
@@ -231,8 +282,7 @@ def new_actor(
         policy_family(env.spec, config),
         seed=seed,
         device=config.actors.device,
-        greedy=greedy,
-        stopwatch=stopwatch,
+        **options,
     )
     actor.load(weights)
     return actor

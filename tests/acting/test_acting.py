@@ -2,64 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from samples import env_spec, small_config
+from samples import CountingEnv, env_spec, small_config
 
 from vmpo.acting.actor import Actor, allocate
 from vmpo.acting.evaluate import EvaluationResult, evaluate, num_evaluation_envs
 from vmpo.acting.local import OverlappingFleet, SerialFleet
 from vmpo.cli import task_table
 from vmpo.networks.agent import agent_inputs, make_agent, policy_family
-from vmpo.records import EpisodeResult, Timestep, Weights
+from vmpo.records import EpisodeResult, Weights
 from vmpo.suites.multitask import MultiTaskEnv
-
-
-class CountingEnv:
-    """Environment i ends after ``lengths[i]`` steps; the observation is [i, step, 0, 0, 0] and step k earns k."""
-
-    def __init__(self, lengths, spec=None, delay=0.0, fail_at=None):
-        self.spec, self.num_envs = spec or env_spec(), len(lengths)
-        self.lengths, self.delay, self.fail_at = np.array(lengths), delay, fail_at
-        self.steps = np.zeros(self.num_envs, np.int64)
-        self.ended = np.zeros(self.num_envs, bool)
-        self.executed, self.closed, self.calls = [], False, 0
-
-    def reset(self, seed):
-        return self._arrive(np.ones(self.num_envs, bool))
-
-    def step(self, actions):
-        self.calls += 1
-        if self.calls == self.fail_at:
-            raise RuntimeError("the simulator broke")
-        time.sleep(self.delay)
-        self.executed.append(actions.copy())
-        first = self.ended.copy()
-        self.steps = np.where(first, 0, self.steps + 1)
-        return self._arrive(first)
-
-    def _arrive(self, first):
-        observation = np.zeros((self.num_envs, 5), np.float32)
-        observation[:, 0], observation[:, 1] = np.arange(self.num_envs), self.steps
-        self.ended = (self.steps == self.lengths) & ~first
-        reward = self.steps.astype(np.float32)
-        return Timestep(
-            observation={"vector": observation},
-            reward=reward,
-            discount=1.0 - self.ended.astype(np.float32),
-            first=first,
-            valid=~first,
-            task=np.zeros(self.num_envs, np.int64),
-            score=reward,
-            ended=self.ended,
-        )
-
-    def close(self):
-        self.closed = True
 
 
 def make_actor(env, config, seed=0, greedy=False):

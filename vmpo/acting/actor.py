@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from vmpo.acting.faults import Faults, check_finite
 from vmpo.distributions import PolicyFamily
+from vmpo.errors import UserError
 from vmpo.metrics import Stopwatch
 from vmpo.networks.agent import Agent, AgentInput
 from vmpo.records import ContinuousActions, EnvSpec, EpisodeResult, Timestep, Trajectory, VectorEnv, Weights
@@ -50,26 +55,68 @@ class Actor:
         device: str = "cpu",
         greedy: bool = False,
         stopwatch: Stopwatch | None = None,
+        make_env: Callable[[int], VectorEnv] | None = None,
+        faults: Faults | None = None,
     ) -> None:
+        """With ``make_env``, a fault of the environments is answered by new ones of another seed, as ``faults`` allow;
+        without it, a fault is raised."""
         self.env, self.family, self.greedy = env, family, greedy
+        self._make_env, self._seed = make_env, seed
+        self.faults = faults or Faults(0, report=lambda text: None)
         self.device = torch.device(device)
         self.network = network.to(self.device).requires_grad_(False)
         self.stopwatch = stopwatch or Stopwatch()
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.version = 0
-        self._state = network.initial_state(env.num_envs, self.device)
-        self._action = torch.zeros(env.num_envs, env.spec.action.width)
-        self._timestep = env.reset(seed)
-        self._episode_returns = np.zeros(env.num_envs)
-        self._episode_lengths = np.zeros(env.num_envs, dtype=np.int64)
+        self._broken = False
+        self._begin(seed)
+
+    def _begin(self, seed: int) -> None:
+        """Start all episodes anew."""
+        num_envs = self.env.num_envs
+        self._state = self.network.initial_state(num_envs, self.device)
+        self._action = torch.zeros(num_envs, self.env.spec.action.width)
+        self._timestep = self.env.reset(seed)
+        self._episode_returns = np.zeros(num_envs)
+        self._episode_lengths = np.zeros(num_envs, dtype=np.int64)
 
     def load(self, weights: Weights) -> None:
         self.network.load_state_dict(weights.tensors)
         self.version = weights.version
 
-    @torch.inference_mode()
     def unroll(self, slot: Trajectory) -> list[EpisodeResult]:
-        """Fill a slot with the next unroll. Its first timestep is the last one of the unroll before."""
+        """Fill a slot with the next unroll. Its first timestep is the last one of the unroll before.
+
+        A broken unroll is discarded with its episodes, and made again with new environments.
+        """
+        while True:
+            try:
+                if self._broken:
+                    self._restart()
+                episodes = self._unroll(slot)
+                check_finite(slot)
+                self.faults.unrolled()
+                return episodes
+            except UserError:
+                raise
+            except Exception as error:
+                if self._make_env is None:
+                    raise
+                self._broken = True
+                self.faults.survive(error)
+
+    def _restart(self) -> None:
+        assert self._make_env is not None
+        # What is broken may not even close.
+        with contextlib.suppress(Exception):
+            self.env.close()
+        seed = (self._seed + 104_729 * self.faults.count) % 2**31
+        self.env = self._make_env(seed)
+        self._begin(seed)
+        self._broken = False
+
+    @torch.inference_mode()
+    def _unroll(self, slot: Trajectory) -> list[EpisodeResult]:
         self.stopwatch.start()
         for name, tensor in slot.state.items():
             tensor.copy_(self._state[name])

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
+import re
 import shutil
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,59 +23,165 @@ from vmpo.learning.learner import Learner
 from vmpo.popart import PopArtStatistics
 from vmpo.records import Weights
 
-FORMAT = 1
+FORMAT = 2
 """Version of the layout below; raised when an older reader could not understand it."""
+
+READABLE = (1, 2)
+"""Formats that ``load`` understands. The first one had no checksum."""
+
+TENSORS, PROGRESS = "tensors.safetensors", "progress.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
+    path: Path
     tensors: dict[str, Tensor]
     progress: dict[str, Any]
     """Counters, as JSON."""
+    damaged: tuple[str, ...] = ()
+    """What was wrong with newer checkpoints, which were passed over for this one."""
 
 
-def save(directory: Path, learner: Learner, progress: dict[str, Any], extra: dict[str, Tensor], keep: int) -> Path:
-    """Write a checkpoint of the learner beside the others in ``directory`` and drop all but the newest ``keep``."""
+def save(
+    directory: Path,
+    learner: Learner,
+    progress: dict[str, Any],
+    extra: dict[str, Tensor],
+    keep: int,
+    score: float | None = None,
+) -> Path:
+    """Write a checkpoint beside the others in ``directory``; drop all but the newest ``keep`` and the best by score.
+
+    Nothing is touched before the new one is whole on the disk. If it cannot be written, nothing of it is left.
+    """
     final = directory / f"step_{learner.learner_step:010d}"
     if final.exists():
         return final
+    _clear(directory)
     temporary = directory / f".{final.name}.{os.getpid()}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
     tensors = _learner_tensors(learner) | {f"extra.{name}": value for name, value in extra.items()}
-    save_file({name: value.contiguous().cpu() for name, value in tensors.items()}, temporary / "tensors.safetensors")
-    counters = {"format": FORMAT, "learner_step": learner.learner_step, "version": learner.version, **progress}
-    (temporary / "progress.json").write_text(json.dumps(counters, indent=2))
-    for path in (*temporary.iterdir(), temporary):
-        _sync(path)
-    temporary.rename(final)
+    try:
+        temporary.mkdir(parents=True)
+        save_file({name: value.contiguous().cpu() for name, value in tensors.items()}, temporary / TENSORS)
+        counters = {
+            "format": FORMAT,
+            "checksum": _checksum(temporary / TENSORS),
+            "score": score if score is not None and math.isfinite(score) else None,
+            "learner_step": learner.learner_step,
+            "version": learner.version,
+            **progress,
+        }
+        (temporary / PROGRESS).write_text(json.dumps(counters, indent=2))
+        for path in (*temporary.iterdir(), temporary):
+            _sync(path)
+        temporary.rename(final)
+    except SafetensorError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise OSError(f"cannot write {final}: {error}") from error
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
     _sync(directory)
-    for old in available(directory)[:-keep]:
+    for old in set(available(directory)[:-keep]) - {best(directory)}:
         shutil.rmtree(old)
     return final
 
 
 def available(directory: Path) -> list[Path]:
-    """Whole checkpoints, oldest first."""
-    return sorted(p for p in directory.glob("step_*") if (p / "progress.json").is_file())
+    """Checkpoints by name, oldest first; whether they can be read is found out by reading them."""
+    return sorted(path for path in directory.glob("step_*") if re.fullmatch(r"step_\d{10}", path.name))
+
+
+def best(directory: Path) -> Path | None:
+    """The checkpoint of the highest score; of equals, the newest."""
+    scores = {}
+    for path in available(directory):
+        try:
+            scores[path] = _read_progress(path).get("score")
+        except UserError:
+            continue
+    return max(
+        (path for path, score in scores.items() if score is not None), key=lambda p: (scores[p], p), default=None
+    )
 
 
 def load(path: Path) -> Checkpoint:
+    """Read a checkpoint; whatever is wrong with it, the error says so and names it."""
+    progress = _read_progress(path)
     try:
-        progress = json.loads((path / "progress.json").read_text())
-        tensors = load_file(path / "tensors.safetensors")
-    except (OSError, ValueError, SafetensorError) as error:
+        if "checksum" in progress and _checksum(path / TENSORS) != progress["checksum"]:
+            raise UserError(f"checkpoint {path} is damaged: {TENSORS} is not what was written")
+        tensors = load_file(path / TENSORS)
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
+        if isinstance(error, UserError):
+            raise
         raise UserError(f"checkpoint {path} cannot be read: {error}") from error
-    if progress.get("format") != FORMAT:
-        raise UserError(f"checkpoint {path} has format {progress.get('format')!r}; this version reads {FORMAT}")
-    return Checkpoint(tensors=tensors, progress=progress)
+    return Checkpoint(path=path, tensors=tensors, progress=progress)
 
 
 def latest(directory: Path) -> Checkpoint:
+    """The newest checkpoint that can be read. Damaged ones before it are named in ``damaged``."""
     found = available(directory)
     if not found:
         raise UserError(f"no checkpoint in {directory}; was the run stopped before its first one?")
-    return load(found[-1])
+    damaged: list[str] = []
+    for path in reversed(found):
+        try:
+            return replace(load(path), damaged=tuple(damaged))
+        except UserError as error:
+            damaged.append(str(error))
+    raise UserError(damaged[0] + (f" (and {len(damaged) - 1} older ones neither)" if damaged[1:] else ""))
+
+
+def set_aside(directory: Path, newer_than: Path) -> None:
+    """Rename the damaged checkpoints beyond the one that a run resumes from; it will write their steps again."""
+    for path in available(directory):
+        if path.name > newer_than.name:
+            path.rename(path.with_name(f"damaged_{path.name}_{time.time_ns()}"))
+
+
+def _clear(directory: Path) -> None:
+    """Remove what a killed process left half-written; the lock of the run directory lets only one write here."""
+    for path in directory.glob(".step_*.tmp"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _read_progress(path: Path) -> dict[str, Any]:
+    try:
+        progress = json.loads((path / PROGRESS).read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"checkpoint {path} cannot be read: {error}") from error
+    if not isinstance(progress, dict):
+        raise UserError(f"checkpoint {path} cannot be read: {PROGRESS} holds no counters")
+    if progress.get("format") not in READABLE:
+        raise UserError(
+            f"checkpoint {path} has format {progress.get('format')!r:.40}; this version reads {READABLE[0]} to {FORMAT}"
+        )
+    for name, kinds in COUNTERS.items():
+        value = progress.get(name, 0)
+        if not isinstance(value, kinds) or isinstance(value, bool) or not 0 <= value < 2**63:
+            raise UserError(f"checkpoint {path} cannot be read: {name}={value!r:.40} is no count")
+    score = progress.get("score")
+    if score is not None and (not isinstance(score, int | float) or not math.isfinite(score)):
+        raise UserError(f"checkpoint {path} cannot be read: score={score!r:.40} is no number")
+    return progress
+
+
+COUNTERS: dict[str, Any] = {
+    "learner_step": int,
+    "version": int,
+    "agent_steps": int,
+    "frames": int,
+    "seconds": (int, float),
+}
+
+
+def _checksum(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def online_weights(checkpoint: Checkpoint) -> Weights:

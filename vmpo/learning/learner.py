@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -83,6 +84,10 @@ class Learner:
         self.learner_step = 0
         self.version = 0
         """Version of the target's weights, which are the ones that act."""
+        self.skipped = self.skipped_in_a_row = 0
+        """Updates that were left out because the loss or a gradient was not finite."""
+        self.diagnosis: dict[str, Any] = {}
+        """What the last of those looked like."""
         rate = config.learner.learning_rate
         self.optimiser = torch.optim.Adam(
             [
@@ -109,6 +114,8 @@ class Learner:
         gathered = self._gather(replicas, recorded)
 
         self.optimiser.zero_grad(set_to_none=True)
+        temperature = self.multipliers.temperature.detach().clone()
+        total = torch.zeros((), device=self.device)
         evaluations = []
         for index, replica in enumerate(replicas):
             evaluation = self._evaluate(replica, recorded)
@@ -119,23 +126,40 @@ class Learner:
                 improvement = replace(improvement, weights=len(replicas) * share)
             loss, replica_metrics = self._loss(evaluation, improvement)
             (loss / len(replicas)).backward()
+            total = total + loss.detach() / len(replicas)
             for name, value in replica_metrics.items():
                 metrics[name] = metrics.get(name, 0.0) + value / len(replicas)
             evaluations.append((evaluation.returns, evaluation.tasks, evaluation.valid))
             del evaluation, loss
-        metrics["gradient_norm"] = nn.utils.get_total_norm(
-            [p.grad for p in self.online.parameters() if p.grad is not None]
-        )
-
-        self.optimiser.step()
-        self.multipliers.project_()
-        self._move_statistics(*(torch.cat(parts, dim=1) for parts in zip(*evaluations, strict=True)))
-        self._accumulate_observations(batch)
+        metrics["gradient_norm"] = _gradient_norm(self.online)
+        metrics["loss"] = total
+        # The one synchronisation of an update, at its end, where all of its work is queued.
+        if bool(torch.isfinite(total + metrics["gradient_norm"] + _gradient_norm(self.multipliers))):
+            self.optimiser.step()
+            self.multipliers.project_()
+            self._move_statistics(*(torch.cat(parts, dim=1) for parts in zip(*evaluations, strict=True)))
+            self._accumulate_observations(batch)
+            self.skipped_in_a_row = 0
+        else:
+            self._skip(batch, metrics, temperature)
+        metrics["skipped_updates"] = torch.tensor(self.skipped)
         self.learner_step += 1
         metrics["target_age"] = torch.tensor(float(self.learner_step % self.config.learner.target_period))
         if self.learner_step % self.config.learner.target_period == 0:
             self._replace_target()
         return metrics | self._statistics_metrics()
+
+    def _skip(self, batch: Trajectory, metrics: dict[str, Tensor], temperature: Tensor) -> None:
+        """Leave everything as it was before a batch whose loss or gradient is not finite, and describe that batch."""
+        self.multipliers.temperature.data.copy_(temperature)
+        self.skipped += 1
+        self.skipped_in_a_row += 1
+        self.diagnosis = {
+            "learner_step": self.learner_step,
+            "version": self.version,
+            "metrics": {name: float(value) for name, value in metrics.items()},
+            "batch": describe(batch),
+        }
 
     def weights(self) -> Weights:
         """A copy of the acting (target) network's tensors."""
@@ -306,3 +330,28 @@ class Learner:
             metrics[f"popart/mean/{task}"] = self.statistics.mean[index]
             metrics[f"popart/scale/{task}"] = sigma[index]
         return metrics
+
+
+def _gradient_norm(module: nn.Module) -> Tensor:
+    return nn.utils.get_total_norm([p.grad for p in module.parameters() if p.grad is not None])
+
+
+def describe(batch: Trajectory) -> dict[str, dict[str, float]]:
+    """Range and mean of every tensor of a batch, and how many of its numbers are not finite."""
+    statistics: dict[str, dict[str, float]] = {}
+
+    def add(name: str, x: Tensor) -> None:
+        numbers = x.detach().double().flatten()
+        finite = numbers[torch.isfinite(numbers)]
+        statistics[name] = {"count": len(numbers), "not_finite": len(numbers) - len(finite)}
+        if len(finite):
+            statistics[name] |= {"min": float(finite.min()), "max": float(finite.max()), "mean": float(finite.mean())}
+
+    for field in fields(batch):
+        value = getattr(batch, field.name)
+        parts = (
+            {f"{field.name}.{key}": x for key, x in value.items()} if isinstance(value, dict) else {field.name: value}
+        )
+        for name, x in parts.items():
+            add(name, x)
+    return statistics
