@@ -18,6 +18,7 @@ from vmpo.errors import UserError
 from vmpo.records import Timestep, VectorEnv
 from vmpo.suites.gymnasium import GymnasiumEnv
 from vmpo.suites.words import hash_words
+from vmpo.suites.workers import WorkerEnv
 
 ENDS = [(2, None), (None, 3)]
 """Environment 0 terminates after 2 steps, environment 1 is truncated after 3."""
@@ -194,11 +195,21 @@ def test_an_ids_own_vector_version_is_preferred_where_it_says_how_it_resets() ->
         make("probes:OnlySilent-v0")
 
 
-def test_worker_processes_give_the_same_stream() -> None:
-    here, there = (make("probes:Noise-v0", simulator_threads=threads) for threads in (1, 2))
-    assert type(there._envs).__name__ == "AsyncVectorEnv"  # type: ignore[attr-defined]
-    assert rows(play(here, 5), 1) == rows(play(there, 5), 1)
+def test_worker_processes_play_as_this_process_does() -> None:
+    here, there = (make("probes:Counting-v0", simulator_threads=threads) for threads in (1, 2))
+    assert isinstance(there, WorkerEnv)
+    assert there.spec == here.spec
+    assert rows(play(here, 9), 1) == rows(play(there, 9), 1)
     there.close()
+
+
+def test_worker_processes_repeat_a_stream_for_the_same_seed() -> None:
+    streams = []
+    for _ in range(2):
+        env = make("probes:Noise-v0", simulator_threads=2)
+        streams.append(rows(play(env, 8), 1))
+        env.close()
+    assert streams[0] == streams[1]
 
 
 def test_seeds_repeat_a_stream_and_differ_between_environments_and_neighbours() -> None:

@@ -30,6 +30,9 @@ _ADAPTERS = {
 _SEVERAL_TASKS = ("lab", "miniworld")
 """Suites that play several tasks themselves, in common worker processes; their ``task_ids`` reads the id."""
 
+_THREADED = ("atari", "mujoco", "control")
+"""Suites that take all cores unless told otherwise; several tasks share them."""
+
 _FACTORIES: dict[str, Factory] = {}
 """What the user has registered."""
 
@@ -65,7 +68,9 @@ def make(config: EnvConfig, num_envs: int, seed: int, render: bool = False) -> V
     ids = task_ids(config)
     if len(ids) == 1 or config.suite in _SEVERAL_TASKS:
         return _make_one(config, num_envs, seed, render)
-    threads = max(1, (config.simulator_threads or os.cpu_count() or 1) // len(ids))
+    threads = config.simulator_threads
+    if threads or config.suite in _THREADED:
+        threads = max(1, (threads or os.cpu_count() or 1) // len(ids))
 
     def make_task(name: str, count: int) -> VectorEnv:
         return _make_one(replace(config, id=name, simulator_threads=threads), count, seed, render)

@@ -1,8 +1,8 @@
 """Any Gymnasium environment: by id, by ``module:Id-v0``, or an unregistered ``module:Class`` or ``module:factory``.
 
 An id with a vectorised implementation of its own uses it (CartPole's is several times faster). All others are
-stepped one after another in this process, which is fastest for cheap ones; ``simulator_threads`` above 1 gives each its
-own process, of which so many run at a time.
+stepped one after another in this process, which is fastest for cheap ones; ``simulator_threads`` above 1 deals them out
+to so many worker processes, which pays for slow ones and also survives environments that hang or die.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from vmpo.errors import UserError, unknown
 from vmpo.records import EnvSpec, Observation, Timestep
 from vmpo.suites import arrivals
 from vmpo.suites.spaces import ObservationEncoder, action_decoder, action_spec
+from vmpo.suites.workers import Outcome, WorkerEnv
 
 if TYPE_CHECKING:
     import gymnasium
@@ -34,13 +36,13 @@ class GymnasiumEnv:
     """A Gymnasium vector environment as the contract's, whichever way it resets itself."""
 
     def __init__(self, envs: gymnasium.vector.VectorEnv, name: str) -> None:
-        from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+        from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
         self._envs, self._name = envs, name
         if "autoreset_mode" not in envs.metadata:
             raise UserError(f"{name} does not say how it resets; set metadata['autoreset_mode'] of its vector version")
         self._mode = AutoresetMode(envs.metadata["autoreset_mode"]).name
-        self._seed_each = isinstance(envs.unwrapped, AsyncVectorEnv | SyncVectorEnv)
+        self._seed_each = isinstance(envs.unwrapped, SyncVectorEnv)
         self._encode = ObservationEncoder(envs.single_observation_space, envs.num_envs)
         self._decode = action_decoder(envs.single_action_space)
         self.num_envs = envs.num_envs
@@ -95,22 +97,92 @@ class GymnasiumEnv:
         self._envs.close()
 
 
-def make(config: EnvConfig, num_envs: int, seed: int, render: bool = False) -> GymnasiumEnv:
+def make(config: EnvConfig, num_envs: int, seed: int, render: bool = False) -> GymnasiumEnv | WorkerEnv:
     """Build ``num_envs`` environments of ``config.id``; ``render`` lets the first one draw. ``reset`` seeds them."""
+    with _one_line_errors(config.id):
+        if config.simulator_threads > 1 and not render:
+            return _in_workers(config, num_envs)
+        return GymnasiumEnv(_vectorise(_source(config.id), config, num_envs, render), config.id)
+
+
+@contextmanager
+def _one_line_errors(name: str) -> Iterator[None]:
+    """What an absent package raises, as a user's error that names it."""
     from gymnasium.error import DependencyNotInstalled
 
-    source = _source(config.id)
     try:
-        return GymnasiumEnv(_vectorise(source, config, num_envs, render), config.id)
+        yield
     except DependencyNotInstalled as error:
         # Gymnasium's own message names the command.
-        raise UserError(f"{config.id} cannot be made: {' '.join(str(error).split())}") from error
+        raise UserError(f"{name} cannot be made: {' '.join(str(error).split())}") from error
     except ModuleNotFoundError as error:
         raise UserError(
-            f"{config.id} needs the package {error.name!r}; install it with: pip install {error.name}"
+            f"{name} needs the package {error.name!r}; install it with: pip install {error.name}"
         ) from error
     except ImportError as error:
-        raise UserError(f"{config.id} cannot be made: {' '.join(str(error).split())}") from error
+        raise UserError(f"{name} cannot be made: {' '.join(str(error).split())}") from error
+
+
+def _in_workers(config: EnvConfig, num_envs: int) -> WorkerEnv:
+    """Single environments in worker processes; one is made here for a moment, to know its spaces."""
+    env = _single(_source(config.id), config)
+    try:
+        limit = env.spec.max_episode_steps if env.spec is not None else None
+        spec = EnvSpec(
+            observation=ObservationEncoder(env.observation_space, 1).spec,
+            action=action_spec(env.action_space),
+            tasks=(config.id,),
+        )
+    finally:
+        env.close()
+    return WorkerEnv(
+        partial(make_worker_env, config),
+        spec,
+        num_envs,
+        workers=config.simulator_threads,
+        first_limits=arrivals.first_limits(num_envs, limit) if config.stagger and limit is not None else None,
+    )
+
+
+def make_worker_env(config: EnvConfig, task: str) -> WorkerGymnasium:
+    with _one_line_errors(task):
+        return WorkerGymnasium(_single(_source(task), config))
+
+
+class WorkerGymnasium:
+    """One Gymnasium environment as a worker plays it."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        from gymnasium.vector.utils import create_empty_array
+
+        self._env = env
+        self._encode = ObservationEncoder(env.observation_space, 1)
+        self._decode = action_decoder(env.action_space)
+        self._batch: Any = create_empty_array(env.observation_space, 1)
+
+    def reset(self, seed: int) -> Observation:
+        return self._observe(self._env.reset(seed=seed)[0])
+
+    def step(self, action: np.ndarray) -> Outcome:
+        observation, reward, terminated, truncated, _ = self._env.step(self._decode(action[None])[0])
+        return Outcome(
+            observation=self._observe(observation),
+            reward=float(reward),
+            terminated=bool(terminated),
+            truncated=bool(truncated),
+        )
+
+    def _observe(self, observation: Any) -> Observation:
+        from gymnasium.vector.utils import concatenate
+
+        batch = concatenate(self._env.observation_space, [observation], self._batch)
+        return {name: array[0] for name, array in self._encode(batch).items()}
+
+    def render(self) -> np.ndarray:
+        raise UserError("environments in worker processes were not made for rendering; make them with render=True")
+
+    def close(self) -> None:
+        self._env.close()
 
 
 def _source(name: str) -> Registration | Callable[..., gymnasium.Env]:
@@ -148,11 +220,9 @@ def _vectorise(
 ) -> gymnasium.vector.VectorEnv:
     import gymnasium
     from gymnasium.envs.registration import EnvSpec as Registration
-    from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+    from gymnasium.vector import SyncVectorEnv
 
-    limit: dict[str, Any] = {}
-    if config.max_episode_steps is not None:
-        limit["max_episode_steps"] = config.max_episode_steps
+    limit = _limit(config)
     if isinstance(source, Registration) and _has_vector_version(source, limited=bool(limit), render=render):
         envs = gymnasium.make_vec(source, num_envs, vectorization_mode="vector_entry_point", **limit)
         if "autoreset_mode" in envs.metadata or source.entry_point is None:
@@ -160,29 +230,37 @@ def _vectorise(
         envs.close()
 
     def create(index: int) -> gymnasium.Env:
-        env = create_whole(index)
+        # Only the first environment is ever drawn.
+        env = _single(source, config, render and index == 0)
         whole = env.spec.max_episode_steps if env.spec is not None else None
         if config.stagger and whole is not None and (first := arrivals.first_limits(num_envs, whole)[index]):
             return _first_episode_limit(env, int(first))
         return env
 
-    def create_whole(index: int) -> gymnasium.Env:
-        # Only the first environment is ever drawn.
-        drawing: dict[str, Any] = {"render_mode": "rgb_array"} if render and index == 0 else {}
-        if isinstance(source, Registration):
-            return gymnasium.make(source, disable_env_checker=True, **limit, **drawing)
-        env = source(**(drawing if _accepts(source, "render_mode") else {}))
-        if not isinstance(env, gymnasium.Env):
-            raise UserError(f"{config.id} made a {type(env).__name__}; it must make a gymnasium.Env")
-        return gymnasium.wrappers.TimeLimit(env, **limit) if limit else env
-
     creators = [partial(create, index) for index in range(num_envs)]
     # Without copies: the contract lets an observation change with the next call.
-    if config.simulator_threads > 1 and not render:
-        limited = _accepts(AsyncVectorEnv, "max_concurrency")
-        workers: dict[str, Any] = {"max_concurrency": config.simulator_threads} if limited else {}
-        return AsyncVectorEnv(creators, copy=False, **workers)
     return SyncVectorEnv(creators, copy=False)
+
+
+def _single(
+    source: Registration | Callable[..., gymnasium.Env], config: EnvConfig, render: bool = False
+) -> gymnasium.Env:
+    """One environment with its time limit."""
+    import gymnasium
+    from gymnasium.envs.registration import EnvSpec as Registration
+
+    drawing: dict[str, Any] = {"render_mode": "rgb_array"} if render else {}
+    limit = _limit(config)
+    if isinstance(source, Registration):
+        return gymnasium.make(source, disable_env_checker=True, **limit, **drawing)
+    env = source(**(drawing if _accepts(source, "render_mode") else {}))
+    if not isinstance(env, gymnasium.Env):
+        raise UserError(f"{config.id} made a {type(env).__name__}; it must make a gymnasium.Env")
+    return gymnasium.wrappers.TimeLimit(env, **limit) if limit else env
+
+
+def _limit(config: EnvConfig) -> dict[str, Any]:
+    return {} if config.max_episode_steps is None else {"max_episode_steps": config.max_episode_steps}
 
 
 def _first_episode_limit(env: gymnasium.Env, limit: int) -> gymnasium.Env:
