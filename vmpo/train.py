@@ -7,14 +7,10 @@ makes one *update* from it. When the learner replaces its target network, the ne
 from __future__ import annotations
 
 import dataclasses
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -34,6 +30,7 @@ from vmpo.metrics import SKIPPED_UPDATES, EpisodeWindow, RunLog, Stopwatch
 from vmpo.networks.agent import make_agent, policy_family
 from vmpo.records import EnvSpec, EpisodeResult, VectorEnv, Weights
 from vmpo.run_directory import RunDirectory
+from vmpo.signals import Stopped, StopSignal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +94,7 @@ class Run:
         set_threads(config)
         torch.manual_seed(config.run.seed)
         self.stopwatch = Stopwatch()
+        self.stop = StopSignal()
         self.agent_steps = 0
         self.seconds = 0.0
         self.resumed = saved is not None
@@ -124,6 +122,7 @@ class Run:
                 seed,
                 stopwatch=self.stopwatch if serial else None,
                 make_env=make_env,
+                safe_moment=self.stop.check,
                 faults=Faults(config.actors.max_faults, report=lambda text: self.log.write_fault(text)),
             )
 
@@ -160,7 +159,7 @@ class Run:
         self.agent_steps += collected.agent_steps
         version = self.learner.version
         with self.stopwatch.phase("learn"):
-            metrics = self.learner.update(collected.batch)
+            metrics = self.learner.update(collected.batch, safe_moment=self.stop.check)
         if self.learner.skipped_in_a_row:
             self.log.write_skipped(self.learner.diagnosis)
             if self.learner.skipped_in_a_row > self.config.learner.max_skipped:
@@ -181,6 +180,8 @@ class Run:
             with self.log, make_display(self.config.run.frames, title, quiet=quiet) as display:
                 try:
                     finished = self._loop(display)
+                except Stopped:
+                    finished = False
                 except RunFailed:
                     self._try_to_save()
                     raise
@@ -206,7 +207,8 @@ class Run:
     def _loop(self, display: Display) -> bool:
         """Collect and update until the last frame (True) or a signal (False); log, and save, at intervals.
 
-        It stops and saves only between unrolls, so that no collected batch is lost and targets stay in step with them.
+        It stops and saves only between unrolls, so that no collected batch is lost and targets stay in step with them;
+        an unroll that takes long after a signal is given up.
         """
         settings, log = self.config.run, self.log
         if self.resumed:
@@ -217,8 +219,8 @@ class Run:
         self.stopwatch.reset()
         logged_steps, logged_at, save_is_due = self.agent_steps, started, False
 
-        with stop_signal() as stopped:
-            while self.fleet.batches_waiting or (self.frames < settings.frames and not stopped()):
+        with self.stop:
+            while self.fleet.batches_waiting or (self.frames < settings.frames and not self.stop.requested()):
                 metrics, episodes = self.advance()
                 now = time.perf_counter()
                 self.seconds = before + now - started
@@ -235,7 +237,7 @@ class Run:
                     self._try_to_save()
                     save_is_due = False
                 self._show_notes(display)
-            return not stopped()
+        return not self.stop.requested()
 
     def _try_to_save(self) -> None:
         """A full or read-only disk shall not end the training: the previous checkpoint stays, and the next may fit."""
@@ -334,24 +336,3 @@ class Interval:
             return False
         self._next = now + self._seconds
         return True
-
-
-@contextmanager
-def stop_signal() -> Iterator[Callable[[], bool]]:
-    """Turn the first SIGINT or SIGTERM into a flag that the loop reads; a second one acts as usual."""
-    received = threading.Event()
-    previous: dict[signal.Signals, Any] = {}
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        received.set()
-        for signum, handler in previous.items():
-            signal.signal(signum, handler)
-
-    if threading.current_thread() is threading.main_thread():
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            previous[signum] = signal.signal(signum, handle)
-    try:
-        yield received.is_set
-    finally:
-        for signum, handler in previous.items():
-            signal.signal(signum, handler)

@@ -15,6 +15,7 @@ from vmpo.errors import UserError
 from vmpo.metrics import Stopwatch
 from vmpo.networks.agent import Agent, AgentInput
 from vmpo.records import ContinuousActions, EnvSpec, EpisodeResult, Timestep, Trajectory, VectorEnv, Weights
+from vmpo.signals import Stopped
 
 
 def allocate(spec: EnvSpec, family: PolicyFamily, network: Agent, length: int, batch: int, pin: bool) -> Trajectory:
@@ -57,11 +58,12 @@ class Actor:
         stopwatch: Stopwatch | None = None,
         make_env: Callable[[int], VectorEnv] | None = None,
         faults: Faults | None = None,
+        safe_moment: Callable[[], None] = lambda: None,
     ) -> None:
         """With ``make_env``, a fault of the environments is answered by new ones of another seed, as ``faults`` allow;
-        without it, a fault is raised."""
+        without it, a fault is raised. ``safe_moment`` is called before each step and may raise to end all acting."""
         self.env, self.family, self.greedy = env, family, greedy
-        self._make_env, self._seed = make_env, seed
+        self._make_env, self._seed, self._safe_moment = make_env, seed, safe_moment
         self.faults = faults or Faults(0, report=lambda text: None)
         self.device = torch.device(device)
         self.network = network.to(self.device).requires_grad_(False)
@@ -97,10 +99,8 @@ class Actor:
                 check_finite(slot)
                 self.faults.unrolled()
                 return episodes
-            except UserError:
-                raise
             except Exception as error:
-                if self._make_env is None:
+                if self._make_env is None or isinstance(error, UserError | Stopped):
                     raise
                 self._broken = True
                 self.faults.survive(error)
@@ -126,6 +126,7 @@ class Actor:
         episodes: list[EpisodeResult] = []
         for t in range(len(slot.behaviour)):
             self.stopwatch.lap("rest")
+            self._safe_moment()
             self._choose(slot, t)
             executed = self.env.spec.action.executable(slot.actions[t + 1].numpy())
             self.stopwatch.lap("infer")

@@ -23,6 +23,9 @@ MakeActor = Callable[[int], Actor]
 WAIT_SECONDS = 3600.0
 """The longest wait for an actor before the run stops."""
 
+CLOSE_SECONDS = 10.0
+"""The longest wait for an actor thread when the fleet closes; it ends with the process in any case."""
+
 POLL_SECONDS = 0.1
 """How often a waiting actor looks whether the fleet is closing."""
 
@@ -131,7 +134,7 @@ class OverlappingFleet:
         self._stop.set()
         for thread in self._threads:
             if thread.ident is not None:
-                thread.join(timeout=WAIT_SECONDS)
+                thread.join(timeout=CLOSE_SECONDS)
         for actor in self.actors:
             actor.env.close()
 

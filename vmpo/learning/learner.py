@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -104,8 +104,11 @@ class Learner:
         }
         self._epsilons = {name: float(bounds[name] or 0.0) for name in self.family.kl_names}
 
-    def update(self, batch: Trajectory) -> dict[str, Tensor]:
-        """One step on the total loss (Eq. 1), averaged over the virtual replicas. Metrics stay on the device."""
+    def update(self, batch: Trajectory, safe_moment: Callable[[], None] = lambda: None) -> dict[str, Tensor]:
+        """One step on the total loss (Eq. 1), averaged over the virtual replicas. Metrics stay on the device.
+
+        ``safe_moment`` is called between replicas, where nothing has changed yet: it may raise to give the update up.
+        """
         metrics = {"policy_lag": self.version - batch.versions.double().mean()}
         # Where the acting weights were the target's, the recorded distributions are the target's outputs.
         recorded = self.config.learner.recorded_behaviour and bool((batch.versions == self.version).all())
@@ -118,6 +121,7 @@ class Learner:
         total = torch.zeros((), device=self.device)
         evaluations = []
         for index, replica in enumerate(replicas):
+            safe_moment()
             evaluation = self._evaluate(replica, recorded)
             improvement = self._e_step(evaluation if gathered is None else gathered)
             if gathered is not None:
