@@ -6,6 +6,7 @@ It stands beside ``probes`` so that a child need not load Gymnasium.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +21,8 @@ from vmpo.suites.workers import Outcome
 class Ticking:
     """Observes its steps in the episode, its number and a draw from its seed; step k under action a earns k + 10 a.
 
-    It is named by how it ends and when: ``terminate 3``, ``truncate 3``, ``both 3``, ``raise 3``, ``complain 3``; a
-    reset is step 0, so that ``raise 0`` cannot be reset.
+    It is named by how it ends and when: ``terminate 3``, ``truncate 3``, ``both 3``, ``raise 3``, ``complain 3``,
+    ``hang 3``; a reset is step 0, so that ``raise 0`` cannot be reset.
     """
 
     def __init__(self, task: str) -> None:
@@ -53,6 +54,8 @@ class Ticking:
     def _fail(self) -> None:
         if self._steps == self._number and self._end == "raise":
             raise RuntimeError(f"the spring broke at step {self._steps}")
+        if self._steps == self._number and self._end == "hang":
+            time.sleep(3600)
         if self._steps == self._number and self._end == "complain":
             raise UserError(f"step {self._steps} is not allowed")
 

@@ -184,3 +184,16 @@ def test_a_killed_worker_is_named_by_its_environments_and_close_leaves_no_proces
     for pid in started:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_a_worker_that_hangs_is_named_and_close_still_ends_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = make("terminate 9", "hang 2", workers=2)
+    env.reset(0)
+    env.step(np.zeros((2, 1)))
+    monkeypatch.setattr("vmpo.suites.workers.PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr("vmpo.suites.workers.CLOSE_SECONDS", 0.5)
+    with pytest.raises(TimeoutError, match="environments 1 to 1 did not answer within 1 s"):
+        env.step(np.zeros((2, 1)))
+    started = [worker._process for worker in env._workers]
+    env.close()
+    assert not any(process.is_alive() for process in started)

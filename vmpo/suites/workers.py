@@ -23,8 +23,14 @@ from vmpo.records import ContinuousActions, EnvSpec, Observation, Timestep
 from vmpo.suites import arrivals
 from vmpo.suites.schedule import TaskSchedule
 
-PATIENCE_SECONDS = 600.0
-"""The longest wait for a worker: a first reset may have to compile a level."""
+PATIENCE_SECONDS = 300.0
+"""The longest wait for a step: it may reset an environment, and that may compile a level."""
+
+START_SECONDS = 600.0
+"""The longest wait for the first answer, which takes imports and the making of all environments."""
+
+CLOSE_SECONDS = 5.0
+"""How long a worker may take to close its environments before it is killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +225,7 @@ class Worker:
 
     def __init__(self, context: Any, make_env: MakeEnv, spec: EnvSpec, shared: Shared, slots: np.ndarray) -> None:
         self.slots = [int(slot) for slot in slots]
-        self._tasks = spec.tasks
+        self._command, self._started = "", False
         self._connection, theirs = context.Pipe()
         self._process = context.Process(
             target=_serve, args=(theirs, make_env, spec.tasks, shared, self.slots), daemon=True
@@ -228,6 +234,7 @@ class Worker:
         theirs.close()
 
     def send(self, command: str, argument: Any = None) -> None:
+        self._command = command
         try:
             self._connection.send((command, argument))
         except (BrokenPipeError, OSError) as error:
@@ -235,8 +242,10 @@ class Worker:
 
     def receive(self) -> Any:
         """Wait for the answer to the last command; an exception in the worker is raised here, with its traceback."""
-        if not self._connection.poll(PATIENCE_SECONDS):
-            raise TimeoutError(f"environments {self._names()} did not answer within {PATIENCE_SECONDS:.0f} s")
+        patience = PATIENCE_SECONDS if self._started else START_SECONDS
+        if not self._connection.poll(patience):
+            raise TimeoutError(f"environments {self._names()} did not answer within {patience:.0f} s")
+        self._started = self._command == "step"
         try:
             kind, value = self._connection.recv()
         except (EOFError, OSError) as error:
@@ -250,7 +259,7 @@ class Worker:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._connection.send(("close", None))
-        self._process.join(timeout=5.0)
+        self._process.join(timeout=CLOSE_SECONDS)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
