@@ -68,7 +68,7 @@ def test_the_diagnosis_says_where_it_was():
 def test_a_run_whose_updates_all_fail_stops_with_a_diagnosis_and_can_be_resumed(tmp_path, monkeypatch):
     update = Learner.update
 
-    def sabotaged(self, batch):
+    def sabotaged(self, batch, **options):
         return update(self, poisoned(batch, float("nan")) if self.learner_step >= 3 else batch)
 
     monkeypatch.setattr(Learner, "update", sabotaged)

@@ -198,15 +198,16 @@ def restore(learner: Learner, checkpoint: Checkpoint) -> None:
     for prefix, module in _modules(learner).items():
         module.load_state_dict({name: tensors[f"{prefix}.{name}"] for name in module.state_dict()})
     learner.statistics = PopArtStatistics(
-        mean=tensors["popart.mean"].to(learner.device),
-        second_moment=tensors["popart.second_moment"].to(learner.device),
+        mean=tensors["popart.mean"].to(learner.device, torch.float64),
+        second_moment=tensors["popart.second_moment"].to(learner.device, torch.float64),
     )
     for name, parameter in _named_parameters(learner).items():
-        prefix = f"adam.{name}."
-        moments = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-        if moments:
+        expected = {f"adam.{name}.{key}": parameter for key in ("exp_avg", "exp_avg_sq")}
+        expected[f"adam.{name}.step"] = torch.zeros(())
+        if any(key in tensors for key in expected):
+            check_fit(expected, tensors)
             learner.optimiser.state[parameter] = {
-                key: value.to(parameter.device, value.dtype) for key, value in moments.items()
+                key.rpartition(".")[2]: tensors[key].to(parameter.device, torch.float32) for key in expected
             }
     learner.learner_step = int(checkpoint.progress["learner_step"])
     learner.version = int(checkpoint.progress["version"])
