@@ -43,9 +43,8 @@ _SMALL_LOSS: Mapping[str, Any] = dict(
 )
 
 
-# Small batches of discrete actions: a strong pull to the target that fades slowly, or the policy becomes deterministic
-# by imitating its own samples long before it has seen a reward.
-_STEADY: Mapping[str, Any] = dict(epsilon_policy=0.002, initial_alpha_policy=5.0)
+# From pixels: long games and small batches leave little signal in an advantage, so its noise is kept out of the policy.
+_PIXEL_LOSS: Mapping[str, Any] = {**_SMALL_LOSS, "control_variate": True, "epsilon_policy": 0.005, "popart_rate": 5e-3}
 
 
 def _classic(name: str, env_id: str, summary: str, frames: int, **loss: Any) -> Preset:
@@ -119,14 +118,14 @@ def _arcade(name: str, game: str, summary: str, frames: int) -> Preset:
             preset=name,
             env=EnvConfig(suite="atari", id=game, clip_rewards=True, life_loss_discount=0.0),
             agent=AgentConfig(pixels="nature", pixel_features=512, head_units=0, policy_init_scale=0.01),
-            loss=LossConfig(**{**_SMALL_LOSS, **_STEADY}),
+            loss=LossConfig(**_PIXEL_LOSS),
             learner=LearnerConfig(
                 batch_size=8,
                 unroll_length=32,
                 passes=3,
                 target_period=12,
-                learning_rate=3e-4,
-                multiplier_learning_rate=1e-3,
+                learning_rate=5e-4,
+                multiplier_learning_rate=1e-2,
             ),
             actors=ActorConfig(num_envs=32),
             run=RunConfig(frames=frames, log_seconds=10.0, evaluation_episodes=20),
@@ -263,14 +262,14 @@ _LAB_DEMO = Preset(
         agent=AgentConfig(
             pixels="nature", pixel_features=256, core="lstm", lstm_layers=3, head_units=0, policy_init_scale=0.01
         ),
-        loss=LossConfig(**{**_SMALL_LOSS, **_STEADY, "pixel_control_cost": 2e-3}),
+        loss=LossConfig(**_PIXEL_LOSS, pixel_control_cost=2e-3),
         learner=LearnerConfig(
             batch_size=10,
             unroll_length=32,
             passes=2,
             target_period=8,
             learning_rate=5e-4,
-            multiplier_learning_rate=1e-3,
+            multiplier_learning_rate=1e-2,
         ),
         actors=ActorConfig(num_envs=40),
         run=RunConfig(frames=4_000_000, log_seconds=10.0, evaluation_episodes=20),
