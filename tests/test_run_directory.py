@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -49,3 +50,34 @@ def test_a_run_in_progress_cannot_be_resumed_a_second_time(tmp_path):
     with RunDirectory(tmp_path).lock(), pytest.raises(UserError, match="in use"):
         vmpo.resume(tmp_path, frames=240, quiet=True)
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def strangers_run(tmp_path):
+    """A run whose configuration names a module that lies in it and leaves a mark when it is executed."""
+    vmpo.train(small_config(), tmp_path / "run", quiet=True)
+    (tmp_path / "run" / "payload.py").write_text(
+        "from pathlib import Path\nPath(__file__).with_name('executed').touch()\ndef MyEnv():\n    raise SystemExit\n"
+    )
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["env"]["id"] = "payload:MyEnv"
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("use", [vmpo.load, vmpo.resume, lambda path: vmpo.evaluate(path, 1)])
+def test_nothing_in_a_strangers_run_is_executed_unless_trusted(tmp_path, monkeypatch, use):
+    run = strangers_run(tmp_path)
+    monkeypatch.chdir(run)
+    with pytest.raises(UserError, match="'payload', which would be imported and executed; add --trust"):
+        use(run)
+    assert not (run / "executed").exists()
+
+
+def test_a_trusted_run_may_import_its_module(tmp_path, monkeypatch):
+    run = strangers_run(tmp_path)
+    monkeypatch.chdir(run)
+    monkeypatch.setattr(sys, "path", [str(run), *sys.path])
+    with pytest.raises(SystemExit):
+        vmpo.load(run, trust=True)
+    assert (run / "executed").exists()
+    sys.modules.pop("payload")

@@ -7,6 +7,7 @@ import dataclasses
 import io
 import json
 import re
+import shlex
 import sys
 import typing
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from vmpo import presets
 from vmpo.config import ActorConfig, AgentConfig, Config, EnvConfig, LearnerConfig, LossConfig, RunConfig
 from vmpo.errors import RunFailed, UserError, unknown
 from vmpo.metrics import plain_numbers
+from vmpo.run_directory import RunDirectory, modules_of
 
 USAGE = """usage: vmpo COMMAND ...
 
@@ -57,6 +59,8 @@ class ResumeOptions:
     """Run directory."""
     frames: int | None = None
     """Train to this many frames in place of the configured number."""
+    trust: bool = False
+    """Import the module that the run's environment is in, such as my_module for my_module:MyEnv-v0."""
     quiet: bool = False
     """Print nothing while training."""
     json: bool = False
@@ -73,8 +77,12 @@ class EvaluateOptions:
     """Sample actions as in training instead of taking the most likely ones."""
     seed: int = 1_000_003
     """Seed of the environments."""
+    best: bool = False
+    """Take the checkpoint with the best mean return in training instead of the newest."""
     held_out: bool = False
     """Play the test version of each level (lab and miniworld)."""
+    trust: bool = False
+    """Import the module that the run's environment is in, such as my_module for my_module:MyEnv-v0."""
     json: bool = False
     """Print the result as one JSON object on the last line of standard output."""
 
@@ -148,7 +156,9 @@ def _resume(arguments: list[str]) -> int:
     options = parse(ResumeOptions, arguments, "vmpo resume")
     from vmpo.train import resume
 
-    return _report(resume(options.directory, frames=options.frames, quiet=options.quiet), options.json)
+    return _report(
+        resume(options.directory, frames=options.frames, quiet=options.quiet, trust=options.trust), options.json
+    )
 
 
 def _evaluate(arguments: list[str]) -> int:
@@ -214,7 +224,10 @@ def _with_values(arguments: list[str]) -> list[str]:
     for index, argument in enumerate(arguments):
         filled.append(argument)
         following = arguments[index + 1] if index + 1 < len(arguments) else "--"
-        if argument in ("--quiet", "--json", "--sampled", "--held-out") and following not in ("True", "False"):
+        if argument in ("--quiet", "--json", "--sampled", "--best", "--held-out", "--trust") and following not in (
+            "True",
+            "False",
+        ):
             filled.append("True")
     return filled
 
@@ -282,7 +295,9 @@ def _report(result: Any, as_json: bool) -> int:
     if evaluation is not None:
         _print_evaluation(evaluation, False, "greedy")
     where = Path(result.directory)
-    print(f"evaluate: vmpo evaluate {where}" if result.finished else f"resume: vmpo resume {where}")
+    command = "evaluate" if result.finished else "resume"
+    trust = " --trust" if modules_of(RunDirectory(where).read_config(trust=True)) else ""
+    print(f"{command}: vmpo {command} {shlex.quote(str(where))}{trust}")
     if as_json:
         fields = {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}
         print(json.dumps(plain_numbers({**fields, "directory": str(where), "evaluation": evaluation})))

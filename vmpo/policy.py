@@ -71,10 +71,10 @@ class Policy:
         return torch.zeros_like(self._family.distribution(torch.zeros(batch, self._family.num_parameters)).mode())
 
 
-def load(directory: str | Path) -> Policy:
-    """The online network of a run's newest checkpoint."""
+def load(directory: str | Path, *, trust: bool = False) -> Policy:
+    """The online network of a run's newest checkpoint; ``trust`` lets its configuration name a module to import."""
     run_directory = RunDirectory(directory)
-    config = run_directory.read_config()
+    config = run_directory.read_config(trust)
     weights = checkpoint.online_weights(checkpoint.latest(run_directory.checkpoints))
     env = suites.make(config.env, 1, config.run.seed)
     try:

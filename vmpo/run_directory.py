@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,7 +71,22 @@ class RunDirectory:
         except OSError as error:
             raise UserError(f"cannot write to {self.path}: {error.strerror}") from error
 
-    def read_config(self) -> Config:
+    def read_config(self, trust: bool = False) -> Config:
+        """The run's configuration. Unless trusted, it may not name a module that would be imported for it.
+
+        A run directory may come from a stranger, and importing a module executes it. One that this process has
+        imported already is trusted.
+        """
+        config = self._read()
+        for module in modules_of(config):
+            if not trust and module not in sys.modules:
+                raise UserError(
+                    f"{self.path} plays an environment of the module {module!r}, which would be imported and executed; "
+                    "add --trust (trust=True in Python) if you know where this run comes from"
+                )
+        return config
+
+    def _read(self) -> Config:
         try:
             values = json.loads(self.config_file.read_text())
         except FileNotFoundError:
@@ -78,3 +94,10 @@ class RunDirectory:
         except (OSError, ValueError, RecursionError) as error:
             raise UserError(f"{self.config_file} cannot be read: {error}") from error
         return configuration.from_dict(values)
+
+
+def modules_of(config: Config) -> list[str]:
+    """Modules that the environments of a configuration name: ``my_module:MyEnv-v0``."""
+    if config.env.suite != "gymnasium":
+        return []
+    return [name.partition(":")[0].strip() for name in config.env.id.split(",") if ":" in name]

@@ -62,10 +62,13 @@ def train(config: Config, directory: str | Path, *, quiet: bool = False) -> RunR
         return run.loop(quiet=quiet)
 
 
-def resume(directory: str | Path, *, frames: int | None = None, quiet: bool = False) -> RunResult:
-    """Continue a run from its newest checkpoint, to its last frame or to a new one."""
+def resume(directory: str | Path, *, frames: int | None = None, quiet: bool = False, trust: bool = False) -> RunResult:
+    """Continue a run from its newest checkpoint, to its last frame or to a new one.
+
+    ``trust`` allows a run whose environment is a module's, ``my_module:MyEnv-v0``, to import that module.
+    """
     run_directory = RunDirectory(directory)
-    config = run_directory.read_config()
+    config = run_directory.read_config(trust)
     if frames is not None:
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, frames=frames))
     check(config)
@@ -304,16 +307,27 @@ def evaluate_weights(
 
 
 def evaluate_run(
-    directory: str | Path, episodes: int, *, greedy: bool = True, seed: int = 1_000_003, held_out: bool = False
+    directory: str | Path,
+    episodes: int,
+    *,
+    greedy: bool = True,
+    seed: int = 1_000_003,
+    held_out: bool = False,
+    best: bool = False,
+    trust: bool = False,
 ) -> EvaluationResult:
-    """Evaluate the online network of a run's newest checkpoint, on the levels it learned or on their test versions."""
+    """Evaluate the online network of a run's newest checkpoint, or of the one with the best training return.
+
+    ``held_out`` plays the test versions of the levels that it learned.
+    """
     run_directory = RunDirectory(directory)
-    config = run_directory.read_config()
+    config = run_directory.read_config(trust)
     if held_out:
         if config.env.suite not in ("lab", "miniworld"):
             raise UserError(f"the suite {config.env.suite} has no held-out levels; lab and miniworld have")
         config = dataclasses.replace(config, env=dataclasses.replace(config.env, held_out=True))
-    saved = checkpoint.latest(run_directory.checkpoints)
+    found = checkpoint.best(run_directory.checkpoints) if best else None
+    saved = checkpoint.latest(run_directory.checkpoints) if found is None else checkpoint.load(found)
     set_threads(config)
     return evaluate_weights(config, checkpoint.online_weights(saved), episodes, greedy=greedy, seed=seed)
 
