@@ -297,8 +297,9 @@ _GAPS_SMALL = Preset(
         learner=LearnerConfig(
             batch_size=8,
             unroll_length=32,
-            passes=2,
-            target_period=4,
+            # The simulator takes nearly all of the time: its samples are worth several passes.
+            passes=6,
+            target_period=12,
             learning_rate=3e-4,
             multiplier_learning_rate=1e-2,
         ),
