@@ -1,4 +1,4 @@
-"""Draw the learning curve of a run: each training episode's return as a dot, their running mean as a line.
+"""Draw the learning curves of a run, one per task: each training episode's return as a dot, the running mean as a line.
 
 usage: python benchmarks/plot.py RUN_DIRECTORY OUT.png [TITLE]
 """
@@ -19,18 +19,34 @@ WINDOW = 100
 
 
 def main(run: str, out: str, title: str) -> None:
-    episodes = [json.loads(line) for line in (Path(run) / "episodes.jsonl").read_text().splitlines()]
-    steps = np.array([e["agent_steps"] for e in episodes]) / 1e6
-    returns = np.array([e["return"] for e in episodes])
-    mean = np.convolve(returns, np.full(WINDOW, 1 / WINDOW), mode="valid")
-    figure, axes = plt.subplots(figsize=(7, 3.2), dpi=120)
-    axes.plot(steps, returns, ".", markersize=2, alpha=0.25, color="tab:blue")
-    axes.plot(steps[WINDOW - 1 :], mean, color="tab:blue", label=f"mean of {WINDOW} episodes")
-    axes.set(xlabel="million agent steps", ylabel="return of training episodes", title=title)
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower right", frameon=False)
+    tasks: dict[str, list[dict]] = {}
+    for line in (Path(run) / "episodes.jsonl").read_text().splitlines():
+        episode = json.loads(line)
+        tasks.setdefault(episode["task"], []).append(episode)
+    rows = (len(tasks) + 1) // 2
+    shape = (1, 1) if len(tasks) == 1 else (rows, 2)
+    figure, panels = plt.subplots(*shape, figsize=(7, 3.2 if len(tasks) == 1 else 2.2 * rows), dpi=120, squeeze=False)
+    for axes, (task, episodes) in zip(panels.flat, sorted(tasks.items()), strict=False):
+        draw(axes, episodes)
+        axes.set_title(title if len(tasks) == 1 else task)
+    for axes in panels.flat[len(tasks) :]:
+        axes.axis("off")
+    if len(tasks) > 1:
+        figure.suptitle(title)
     figure.tight_layout()
     figure.savefig(out)
+
+
+def draw(axes: plt.Axes, episodes: list[dict]) -> None:
+    steps = np.array([e["agent_steps"] for e in episodes]) / 1e6
+    returns = np.array([e["return"] for e in episodes])
+    window = min(WINDOW, max(1, len(returns) // 3))
+    mean = np.convolve(returns, np.full(window, 1 / window), mode="valid")
+    axes.plot(steps, returns, ".", markersize=2, alpha=0.25, color="tab:blue")
+    axes.plot(steps[window - 1 :], mean, color="tab:blue", label=f"mean of {window} episodes")
+    axes.set(xlabel="million agent steps", ylabel="return")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="best", frameon=False, fontsize=8)
 
 
 if __name__ == "__main__":
