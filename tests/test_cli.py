@@ -159,3 +159,22 @@ def test_presets_are_listed_and_shown(capsys):
     assert "paper-atari" in out
     code, out, _ = run(capsys, "presets", "paper-atari")
     assert json.loads(out)["ranges"] == {"epsilon_policy": [0.005, 0.01]}
+
+
+def test_the_best_checkpoint_can_be_evaluated(capsys, finished_run):
+    code, out, _ = run(capsys, "evaluate", finished_run, "--episodes", "3", "--best", "--json")
+    assert code == 0
+    assert json.loads(out.splitlines()[-1])["episodes"] == 3
+
+
+def test_levels_that_have_no_test_version_are_refused(capsys, finished_run):
+    code, _, err = run(capsys, "evaluate", finished_run, "--held-out")
+    assert code == 2
+    assert "no held-out levels" in err
+
+
+def test_a_run_on_a_users_module_says_how_it_is_used_again(capsys, tmp_path):
+    directory = tmp_path / "a run"
+    code, out, _ = run(capsys, "train", "--env", "probes:Counting-v0", *SMALL, "--directory", directory)
+    assert code == 0
+    assert f"evaluate: vmpo evaluate '{directory}' --trust" in out

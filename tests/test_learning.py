@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -134,3 +136,32 @@ def test_an_agent_sees_in_which_half_of_a_picture_something_is(tmp_path, pixels)
 
 def test_independent_choices_and_dict_observations_are_learned(tmp_path):
     assert trained(tmp_path, "cartpole", 60_000, env_id="test_learning:Choices") > 9.5
+
+
+def catches(tmp_path, popart_rate):
+    """Shares of catches of one agent on five reward scales, by scale, greedy, after 80,000 steps in all."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    scales = {"Scale0001": 0.001, "Scale003": 0.03, "Scale1": 1.0, "Scale30": 30.0, "Scale1000": 1000.0}
+    base = presets.get("cartpole").config
+    config = replace(
+        base,
+        env=EnvConfig(id=",".join(f"benchmarks.catch:{name}" for name in scales)),
+        loss=replace(base.loss, popart_rate=popart_rate),
+        learner=replace(base.learner, batch_size=10),
+        actors=replace(base.actors, num_envs=40),
+        run=replace(base.run, frames=80_000, evaluation_episodes=100, tensorboard=False),
+    )
+    tasks = vmpo.train(config, tmp_path, quiet=True).evaluation.summary()["tasks"]
+    return {
+        scale: (1.0 + tasks[f"benchmarks.catch:{name}"]["mean_return"] / scale) / 2.0 for name, scale in scales.items()
+    }
+
+
+def test_one_agent_catches_at_five_reward_scales_with_popart(tmp_path):
+    shares = catches(tmp_path, popart_rate=1e-3)
+    assert min(shares.values()) >= 0.975, shares
+
+
+def test_without_popart_the_same_agent_fails_on_some_of_them(tmp_path):
+    shares = catches(tmp_path, popart_rate=0.0)
+    assert min(shares.values()) < 0.9, shares
