@@ -1,0 +1,101 @@
+"""The temperature that is solved on each batch: it meets the bound wherever the bound can be met."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import oracles
+import pytest
+import torch
+from loss_inputs import Inputs, random_inputs, run
+
+from vmpo.losses.vmpo import solve_temperature
+
+
+def selection(x: Inputs) -> torch.Tensor:
+    return torch.from_numpy(oracles.select_top(oracles.as_array(x.advantages), oracles.as_array(x.valid)))
+
+
+def solved(x: Inputs, epsilon: float) -> tuple[float, dict]:
+    """Our solution, and the arguments with which an oracle can judge it."""
+    chosen = selection(x)
+    result = solve_temperature(x.advantages, chosen, epsilon, x.importance_weights)
+    weights = None if x.importance_weights is None else oracles.as_array(x.importance_weights)
+    judged = {"advantages": oracles.as_array(x.advantages), "selected": oracles.as_array(chosen), "weights": weights}
+    return float(result), judged
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
+@pytest.mark.parametrize("epsilon", [1e-5, 0.01, 0.1, 0.5, 1.0])
+def test_the_solved_temperature_meets_the_e_step_bound(epsilon, scale):
+    x = random_inputs(70)
+    x.advantages = scale * x.advantages
+    eta, judged = solved(x, epsilon)
+    assert oracles.e_step_kl(temperature=eta, **judged) == pytest.approx(epsilon, rel=1e-3)
+    assert eta == pytest.approx(oracles.solve_temperature(epsilon=epsilon, **judged), rel=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_solved_temperature_beats_every_point_of_a_dense_grid(seed):
+    x = random_inputs(seed + 71)
+    eta, judged = solved(x, 0.1)
+    at = lambda temperature: oracles.temperature_loss(temperature=temperature, epsilon=0.1, **judged)  # noqa: E731
+    assert at(eta) <= min(at(point) for point in np.geomspace(1e-2, 1e3, 150)) + 1e-7
+
+
+def test_the_solved_temperature_has_no_gradient_left_in_the_loss():
+    x = random_inputs(74)
+    x.temperature, _ = solved(x, x.epsilon_temperature)
+    assert abs(run(x).temperature.item()) < 1e-3 * x.epsilon_temperature + 1e-5
+
+
+def test_the_solved_temperature_ignores_an_offset_and_follows_a_scale():
+    x = random_inputs(75)
+    x.advantages = (x.advantages * 64).round() / 64
+    chosen = selection(x)
+    plain = solve_temperature(x.advantages, chosen, 0.1).item()
+    assert solve_temperature(x.advantages + 1e4, chosen, 0.1).item() == pytest.approx(plain, rel=1e-3)
+    assert solve_temperature(x.advantages * 512.0, chosen, 0.1).item() == pytest.approx(512.0 * plain, rel=1e-3)
+
+
+def test_the_solved_temperature_weighs_samples_by_importance():
+    """Weights near 1: with mean rho <= exp(-eps) the loss of Appendix E falls for ever and has no minimiser."""
+    x = random_inputs(76, weighted=True)
+    x.importance_weights = 0.97 + 0.03 * x.importance_weights
+    eta, judged = solved(x, 0.1)
+    assert oracles.temperature_gradient(temperature=eta, epsilon=0.1, **judged) == pytest.approx(0.0, abs=1e-4)
+    assert eta == pytest.approx(oracles.solve_temperature(epsilon=0.1, **judged), rel=1e-3)
+
+
+def test_small_importance_weights_leave_the_solved_temperature_finite():
+    x = random_inputs(77, weighted=True)
+    eta, _ = solved(x, 0.01)
+    assert math.isfinite(eta)
+    assert eta > 0
+
+
+@pytest.mark.parametrize("case", ["ties", "bound out of reach", "one sample", "no sample"])
+def test_the_solved_temperature_stays_positive_and_finite_without_a_stationary_point(case):
+    """Then L_eta rises all the way from its infimum, max A, at eta -> 0."""
+    x = random_inputs(78)
+    epsilon = 0.1
+    if case == "ties":
+        x.advantages = torch.full_like(x.advantages, 3.0)
+    if case == "bound out of reach":
+        epsilon = 10.0
+    if case in ("one sample", "no sample"):
+        x.valid = torch.zeros_like(x.valid)
+        x.valid[0, : 2 if case == "one sample" else 1] = True
+    eta, judged = solved(x, epsilon)
+    assert math.isfinite(eta)
+    assert eta > 0
+    if case != "no sample":
+        best = oracles.as_array(x.advantages)[judged["selected"]].max()
+        assert oracles.temperature_loss(temperature=eta, epsilon=epsilon, **judged) == pytest.approx(best, abs=1e-3)
+
+
+def test_the_solved_temperature_carries_no_gradient():
+    x = random_inputs(79)
+    advantages = x.advantages.clone().requires_grad_()
+    assert not solve_temperature(advantages, selection(x), 0.1).requires_grad
