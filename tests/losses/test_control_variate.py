@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vmpo.distributions import Categorical, DiagonalGaussian, FullGaussian
-from vmpo.losses.vmpo import e_step, m_step, select_top
+from vmpo.losses.vmpo import e_step, m_step, select_top, solve_temperature
 
 SIZES = (3, 2)
 
@@ -64,7 +64,9 @@ def loss_gradient(logits, behaviour, actions, advantages, control_variate):
     acted = Categorical(logits=behaviour.expand(64, 1, 4), sizes=(4,))
     valid = torch.ones(64, 1, dtype=torch.bool)
     selected = select_top(advantages, valid, 0.5)
-    improvement = e_step(advantages=advantages, temperature=torch.tensor(2.0), epsilon=0.1, selected=selected)
+    # As the presets do. A sharper psi leaves less to gain: 0.73 at a temperature of 1, where 0.61 is found here.
+    temperature = solve_temperature(advantages, selected, 0.1)
+    improvement = e_step(advantages=advantages, temperature=temperature, epsilon=0.1, selected=selected)
     step = m_step(
         log_probs=policy.log_prob(actions),
         weights=improvement.weights,
