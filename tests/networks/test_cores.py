@@ -150,6 +150,13 @@ def test_lstm_runs_once_per_stretch_without_resets():
     assert calls == [3, 8, 1]
 
 
+def test_three_lstm_layers_pass_their_first_input_on():
+    """PyTorch's own initialisation leaves 0.003 of a unit input."""
+    core = make_core(512, AgentConfig(core="lstm", lstm_layers=3))
+    outputs, _ = core.step(torch.randn(64, 512), torch.ones(64, dtype=torch.bool), core.initial_state(64))
+    assert outputs.std(dim=0).mean() > 0.006
+
+
 @pytest.mark.parametrize("memory", [1, 4])
 def test_transformer_window_is_its_memory_and_no_more(memory):
     core = build(transformer(layers=1, memory=memory))

@@ -216,6 +216,13 @@ def test_texts_do_not_depend_on_padding_and_empty_ones_are_zero():
     assert not torch.allclose(short[0], short[1])
 
 
+def test_texts_differ_by_a_size_that_a_core_can_hear():
+    """PyTorch's own initialisation gives 0.03, a twentieth of what a picture gives."""
+    encoder = TextEncoder(text(5), AgentConfig())
+    codes = torch.randint(1, 51, (64, 5), generator=torch.Generator().manual_seed(2))
+    assert 0.1 < encoder(codes).std(dim=0).mean() < 1.0
+
+
 def test_repeated_texts_give_the_outputs_and_gradients_of_single_ones():
     encoder = TextEncoder(text(3), SMALL)
     codes = torch.tensor([[3, 7, 0], [9, 1, 2], [3, 7, 0], [0, 0, 0], [3, 7, 0]])

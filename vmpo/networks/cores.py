@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vmpo.config import AgentConfig
-from vmpo.networks.encoders import orthogonal
+from vmpo.networks.encoders import orthogonal, recurrent
 from vmpo.records import AgentState
 
 
@@ -56,14 +56,14 @@ class FeedForward(Core):
 
 
 class LSTM(Core):
-    """Stacked LSTM layers (App. F: one to three of 256 units), with PyTorch's initialisation.
+    """Stacked LSTM layers (App. F: one to three of 256 units).
 
     State: ``hidden`` and ``cell``, each ``[B, layers, units]``. Gradients flow back through time up to a reset.
     """
 
     def __init__(self, width_in: int, layers: int, units: int):
         super().__init__()
-        self.lstm = nn.LSTM(width_in, units, layers)
+        self.lstm = recurrent(nn.LSTM(width_in, units, layers))
         self.width = units
 
     def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> AgentState:
