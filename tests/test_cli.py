@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
 from vmpo.cli import main
+from vmpo.errors import UserError
+from vmpo.learning import checkpoint
 
 SMALL = [
     "--agent.hidden", "8", "--learner.batch-size", "4", "--learner.unroll-length", "8", "--actors.num-envs", "4",
@@ -161,10 +164,29 @@ def test_presets_are_listed_and_shown(capsys):
     assert json.loads(out)["ranges"] == {"epsilon_policy": [0.005, 0.01]}
 
 
-def test_the_best_checkpoint_can_be_evaluated(capsys, finished_run):
-    code, out, _ = run(capsys, "evaluate", finished_run, "--episodes", "3", "--best", "--json")
-    assert code == 0
-    assert json.loads(out.splitlines()[-1])["episodes"] == 3
+def test_every_option_of_evaluate_reaches_the_evaluation(monkeypatch, capsys):
+    received = {}
+
+    def evaluate_run(*_, **options):
+        received.update(options)
+        raise UserError("enough")
+
+    monkeypatch.setattr(sys.modules["vmpo.train"], "evaluate_run", evaluate_run)
+    run(capsys, "evaluate", "d", "--best", "--trust", "--held-out", "--sampled", "--seed", "7")
+    assert received == {"best": True, "trust": True, "held_out": True, "greedy": False, "seed": 7}
+
+
+@pytest.mark.parametrize("best", [False, True])
+def test_the_best_checkpoint_is_evaluated_where_asked_and_the_newest_otherwise(capsys, finished_run, monkeypatch, best):
+    assert run(capsys, "resume", finished_run, "--frames", "128", "--quiet")[0] == 0
+    older, newer = sorted((finished_run / "checkpoints").glob("step_*"))[-2:]
+    for path, score in ((older, 2.0), (newer, 1.0)):
+        progress = json.loads((path / "progress.json").read_text())
+        (path / "progress.json").write_text(json.dumps({**progress, "score": score}))
+    loaded, read = [], checkpoint.online_weights
+    monkeypatch.setattr(checkpoint, "online_weights", lambda saved: loaded.append(saved.path) or read(saved))
+    assert run(capsys, "evaluate", finished_run, "--episodes", "1", *["--best"] * best)[0] == 0
+    assert loaded == [older if best else newer]
 
 
 def test_levels_that_have_no_test_version_are_refused(capsys, finished_run):

@@ -168,7 +168,13 @@ def _evaluate(arguments: list[str]) -> int:
     from vmpo.train import evaluate_run
 
     result = evaluate_run(
-        options.directory, options.episodes, greedy=not options.sampled, seed=options.seed, held_out=options.held_out
+        options.directory,
+        options.episodes,
+        greedy=not options.sampled,
+        seed=options.seed,
+        held_out=options.held_out,
+        best=options.best,
+        trust=options.trust,
     )
     _print_evaluation(result.summary(), options.json, "sampled" if options.sampled else "greedy")
     return 0
