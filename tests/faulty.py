@@ -1,7 +1,8 @@
-"""Gymnasium environments that go wrong at their tenth step: once, where FAULTY_ONCE names a file, or always."""
+"""Gymnasium environments that go wrong: at their tenth step, or a CartPole at a set rate."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import time
@@ -11,9 +12,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.wrappers import TimeLimit
 
 
 class Sound(gymnasium.Env):
+    """Goes wrong, in its subclasses, at the tenth step: once, where FAULTY_ONCE names a file, or always."""
+
     observation_space = spaces.Box(-10.0, 10.0, (5,), np.float32)
     action_space = spaces.Discrete(3)
 
@@ -70,3 +75,36 @@ class NotANumber(Sound):
 class WrongShape(Sound):
     def go_wrong(self, observation: np.ndarray) -> tuple[np.ndarray, float]:
         return np.zeros((2, 2), np.float32), 1.0
+
+
+class RateCartPole(CartPoleEnv):
+    """CartPole of which one step in FAULTY_EVERY, counted over all environments, goes wrong, in each way in turn.
+
+    The files FAULTY_COUNT and FAULTY_LOG outlive the processes: steps so far, and a line for each fault.
+    """
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        observation, reward, terminated, truncated, info = super().step(action)
+        steps = self._count()
+        if steps % int(os.environ["FAULTY_EVERY"]):
+            return observation, reward, terminated, truncated, info
+        fault = FAULTS[(steps // int(os.environ["FAULTY_EVERY"])) % len(FAULTS)]
+        with open(os.environ["FAULTY_LOG"], "a") as log:
+            log.write(fault.__name__ + "\n")
+        observation, reward = fault().go_wrong(observation)
+        return observation, reward, terminated, truncated, info
+
+    def _count(self) -> int:
+        with open(os.environ["FAULTY_COUNT"], "r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            steps = int(file.read()) + 1
+            file.seek(0)
+            file.write(str(steps))
+        return steps
+
+
+FAULTS = (Raises, Dies, Hangs, NotANumber, WrongShape)
+
+
+def rate_cartpole() -> gymnasium.Env:
+    return TimeLimit(RateCartPole(), 500)

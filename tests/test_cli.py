@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from vmpo.cli import main
+from vmpo.cli import _first_message, main
 from vmpo.errors import UserError
 from vmpo.learning import checkpoint
 
@@ -29,93 +29,6 @@ def finished_run(tmp_path, capsys):
     return tmp_path / "run"
 
 
-BAD_INPUT = {
-    "command": (["trian"], "did you mean 'train'"),
-    "preset": (["train", "cartpol"], "did you mean 'cartpole'"),
-    "preset to show": (["presets", "pongg"], "did you mean 'pong'"),
-    "option": (["train", "--run.fram", "3"], "did you mean '--run.frames'"),
-    "section": (["train", "--lerner.batch-size", "3"], "did you mean '--learner.batch-size'"),
-    "option of resume": (["resume", "d", "--framez", "3"], "did you mean '--frames'"),
-    "number": (["train", "--frames", "many"], "--run.frames"),
-    "choice": (["train", "--agent.core", "gru"], "transformer"),
-    "extra argument": (["train", "cartpole", "acrobot"], "acrobot"),
-    "missing argument": (["evaluate"], "directory"),
-    "environment": (["train", "--env", "CartPol-v1"], "did you mean 'CartPole-v1'"),
-    "module": (["train", "--env", "no_such_module:Env-v0"], "cannot import 'no_such_module'"),
-    "suite": (["train", "--env.suite", "atarii"], "did you mean 'atari'"),
-    "game": (["train", "--env", "atari:pongg"], "did you mean 'pong'"),
-    "body": (["train", "--env", "mujoco:HalfCheeta-v4"], "did you mean 'HalfCheetah-v4'"),
-    "observation space": (["train", "--env", "samples:GraphEnv"], "not supported; supported: Box"),
-    "action space": (["train", "--env", "samples:SequenceEnv"], "not supported; supported: Discrete"),
-    "replicas": (["train", "--learner.virtual-replicas", "3"], "does not divide over 3 replicas; try 3"),
-    "batch": (
-        ["train", "--learner.batch-size", "24"],
-        "one must be a multiple of the other; try --learner.batch-size 16",
-    ),
-    "unroll": (["train", "--learner.unroll-length", "0"], "learner.unroll_length=0 must be at least 1"),
-    "frames": (["train", "--frames", "-5"], "run.frames=-5 must be at least 1"),
-    "top half of nothing": (
-        ["train", "--learner.batch-size", "1", "--learner.unroll-length", "1", "--actors.num-envs", "1"],
-        "no top half",
-    ),
-    "bound": (["train", "--loss.epsilon-policy", "0"], "loss.epsilon_policy=0"),
-    "bound without range": (["train", "--loss.epsilon-policy", "None"], "no range to sample from"),
-    "discount": (["train", "--loss.discount", "1.5"], "must be in [0, 1]"),
-    "fraction": (["train", "--loss.top-fraction", "0"], "must be in (0, 1]"),
-    "std": (["train", "pendulum", "--agent.initial-std", "0"], "must exceed agent.minimum_std"),
-    "device": (["train", "--learner.device", "warp:0"], "learner.device='warp:0'"),
-    "seed": (["train", "--seed", "-1"], "run.seed=-1 must not be negative"),
-    "alpha": (["train", "--loss.initial-alpha-policy", "-1"], "loss.initial_alpha_policy=-1"),
-    "cuda": (["train", "--learner.device", "cuda:0"], "no CUDA device"),
-    "environment without name": (["train", "--env"], "--env needs a value"),
-    "version that is gone": (["train", "--env", "Ant-v3"], "Ant-v3 cannot be made"),
-    "episodes": (["evaluate", "d", "--episodes", "0"], "at least 1"),
-    "run": (["resume", "no_such_run"], "holds no run"),
-    "run to evaluate": (["evaluate", "no_such_run"], "holds no run"),
-    "workload": (["bench", "cartpol"], "did you mean 'cartpole'"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_INPUT)
-def test_a_users_mistake_is_one_line_and_exit_code_2(case, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    arguments, message = BAD_INPUT[case]
-    code, _, err = run(capsys, *arguments)
-    assert code == 2
-    assert message in err
-    assert err.startswith("vmpo: ")
-    assert err.count("\n") == 1
-    assert "Traceback" not in err
-    assert list(tmp_path.iterdir()) == [], "nothing is written before the mistake is found"
-
-
-def test_a_directory_with_a_run_is_refused(finished_run, capsys):
-    before = sorted((p.name, p.stat().st_mtime_ns) for p in finished_run.iterdir())
-    code, _, err = run(capsys, "train", "cartpole", *SMALL, "--directory", finished_run)
-    assert code == 2
-    assert "already holds a run" in err
-    assert sorted((p.name, p.stat().st_mtime_ns) for p in finished_run.iterdir()) == before
-
-
-def test_a_checkpoint_that_does_not_fit_the_configuration_is_refused(finished_run, capsys):
-    path = finished_run / "config.json"
-    config = json.loads(path.read_text())
-    config["agent"]["hidden"] = [9]
-    path.write_text(json.dumps(config))
-    for command in (["resume", finished_run, "--frames", "128"], ["evaluate", finished_run]):
-        code, _, err = run(capsys, *command)
-        assert code == 2
-        assert "does not fit the configuration" in err
-
-
-@pytest.mark.parametrize("damage", [b"", b"not json", b"[1, 2]"])
-def test_a_damaged_configuration_is_named(finished_run, capsys, damage):
-    (finished_run / "config.json").write_bytes(damage)
-    code, _, err = run(capsys, "resume", finished_run)
-    assert code == 2
-    assert "config" in err
-
-
 def test_training_resuming_and_evaluating_print_json_last(finished_run, capsys):
     code, out, _ = run(capsys, "resume", finished_run, "--frames", "128", "--json", "True", "--quiet", "True")
     assert code == 0
@@ -124,6 +37,19 @@ def test_training_resuming_and_evaluating_print_json_last(finished_run, capsys):
     code, out, _ = run(capsys, "evaluate", finished_run, "--episodes", "3", "--json", "True")
     assert code == 0
     assert {"mean_return", "std_return", "episodes"} <= set(json.loads(out.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "box",
+    [
+        "\x1b[31m╭─\x1b[0m Error \x1b[31m──╮\x1b[0m\n│ \x1b[1mno\x1b[0m number │\n│ ────── │\n│ help │\n╰───╯\n",
+        "╭─ Error ──╮\n│ no       │\n│ number   │\n│ ──────── │\n│ help     │\n╰──────────╯\n",
+        "Error\n-----\nno\nnumber\n-----\nhelp\n",
+    ],
+    ids=["colours", "lines", "plain"],
+)
+def test_the_message_is_taken_out_of_the_parsers_box(box):
+    assert _first_message(box) == "no number"
 
 
 def test_flags_may_stand_alone(finished_run, capsys):

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 
+import faulty
 import pytest
 from samples import small_config
 
 import vmpo
+from vmpo import presets
 from vmpo.errors import RunFailed
+from vmpo.learning import checkpoint
+from vmpo.train import evaluate_weights
 
-FAULTS = ("Raises", "Dies", "Hangs", "NotANumber", "WrongShape")
+FAULTS = [fault.__name__ for fault in faulty.FAULTS]
+EVERY = 16_000
 
 
 def metrics(path):
@@ -50,3 +57,34 @@ def test_an_environment_that_always_fails_ends_the_run_with_the_first_cause(tmp_
     with pytest.raises(RunFailed, match=r"failed 4 times .* the first cause was RuntimeError: the motor broke"):
         vmpo.train(config, tmp_path / "run", quiet=True)
     assert (tmp_path / "run" / "faults.log").read_text().count("the motor broke") >= 4
+
+
+@pytest.mark.learning
+def test_cartpole_is_solved_through_every_kind_of_fault(tmp_path, monkeypatch):
+    """About one fault in 16,000 steps, each of which costs an unroll and a restart of all environments."""
+    monkeypatch.setattr("vmpo.suites.workers.PATIENCE_SECONDS", 8.0)
+    count, log = tmp_path / "count", tmp_path / "log"
+    count.write_text("0")
+    log.touch()
+    for name, value in (("EVERY", str(EVERY)), ("COUNT", str(count)), ("LOG", str(log))):
+        monkeypatch.setenv(f"FAULTY_{name}", value)
+    config = presets.get("cartpole").config
+    sections = {
+        "env": {"id": "faulty:rate_cartpole", "simulator_threads": 2},
+        "actors": {"max_faults": 100},
+        "run": {"evaluation_episodes": 0, "tensorboard": False},
+    }
+    for section, fields in sections.items():
+        config = replace(config, **{section: replace(getattr(config, section), **fields)})
+    assert vmpo.train(config, tmp_path / "run", quiet=True).finished
+
+    injected = log.read_text().splitlines()
+    assert set(injected) == set(FAULTS)
+    assert len(injected) == int(count.read_text()) // EVERY >= 6
+    assert metrics(tmp_path / "run")[-1]["faults/environment"] == len(injected)
+    assert len(re.findall(r"^20\d\d-", (tmp_path / "run" / "faults.log").read_text(), re.M)) == len(injected)
+
+    sound = replace(config, env=replace(config.env, id="CartPole-v1", simulator_threads=1))
+    saved = checkpoint.latest(tmp_path / "run" / "checkpoints")
+    result = evaluate_weights(sound, checkpoint.online_weights(saved), 100)
+    assert result.summary()["mean_return"] >= 475

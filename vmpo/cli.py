@@ -250,14 +250,18 @@ def _flags(kind: type, prefix: str = "--") -> set[str]:
 
 
 def _first_message(boxes: str) -> str:
-    """The text of tyro's first error box, without its frame and its help."""
-    lines = [line.strip(" │") for line in boxes.splitlines() if not line.startswith(("╭", "╰"))]
-    text = []
-    for line in lines:
-        if line.startswith("──"):
-            break
-        text.append(line)
-    return " ".join(text) or "the options could not be read"
+    """The text of tyro's first error box, drawn in colours or in plain letters, without its title and its help."""
+    parts: list[list[str]] = [[]]
+    for line in re.sub(r"\x1b\[[0-9;]*m", "", boxes).splitlines():
+        text = line.strip(" │|")
+        if re.match(r"[╭╰+─-]{2}", text):
+            parts.append([])
+        else:
+            parts[-1].append(text)
+    texts = [" ".join(part).strip() for part in parts]
+    # A plain box begins with its title, where a drawn one has it in the frame.
+    message = next((text for text in texts[1:] if text), "")
+    return message or "the options could not be read"
 
 
 def _option(arguments: list[str], flag: str) -> str | None:

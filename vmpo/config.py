@@ -259,10 +259,19 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if typing.get_origin(hint) is tuple and isinstance(value, list):
         value = tuple(value)
     if not _fits(hint, value):
-        raise UserError(
-            f"{where}={value!r} is not {getattr(hint, '__name__', None) or str(hint).replace('typing.', '')}"
-        )
+        raise UserError(f"{where}={value!r} is not {_called(hint)}")
     return value
+
+
+def _called(hint: Any) -> str:
+    """What a type is to a reader: ``int``, ``float or None``, ``one of none, lstm, transformer``."""
+    if typing.get_origin(hint) is Literal:
+        return f"one of {', '.join(map(str, typing.get_args(hint)))}"
+    if typing.get_origin(hint) is tuple:
+        return f"a list of {_called(typing.get_args(hint)[0])}"
+    if typing.get_args(hint):
+        return " or ".join(map(_called, typing.get_args(hint)))
+    return "None" if hint is type(None) else hint.__name__
 
 
 def _fits(hint: Any, value: Any) -> bool:

@@ -42,9 +42,9 @@ class Faults:
         self.count += 1
         self._report("".join(traceback.format_exception(error)))
         if len(self._recent) > self._limit:
+            times = "once" if len(self._recent) == 1 else f"{len(self._recent)} times"
             raise RunFailed(
-                f"the environments failed {len(self._recent)} times within {WINDOW} unrolls; "
-                f"the first cause was {self._recent[0][1]}"
+                f"the environments failed {times} within {WINDOW} unrolls; the first cause was {self._recent[0][1]}"
             ) from error
         time.sleep(min(LONGEST_PAUSE, self._pause * 2**self._in_a_row))
         self._in_a_row += 1

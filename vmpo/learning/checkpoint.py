@@ -130,7 +130,7 @@ def latest(directory: Path) -> Checkpoint:
             return replace(load(path), damaged=tuple(damaged))
         except UserError as error:
             damaged.append(str(error))
-    raise UserError(damaged[0] + (f" (and {len(damaged) - 1} older ones neither)" if damaged[1:] else ""))
+    raise UserError(damaged[0] + (f" (and none of {len(damaged) - 1} older can be read)" if damaged[1:] else ""))
 
 
 def set_aside(directory: Path, newer_than: Path) -> None:

@@ -1,0 +1,295 @@
+"""Every mistake that a user can make, as the table of docs/reliability.md tells it: one line, its exit code, no loss.
+
+``python tests/test_bad_input.py`` prints that table as it is now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vmpo.cli import main
+
+TABLE = Path(__file__).parent.parent / "docs" / "reliability.md"
+
+SMALL = (
+    "--agent.hidden 8 --learner.batch-size 4 --learner.unroll-length 8 --actors.num-envs 4 --frames 64 "
+    "--run.evaluation-episodes 0 --run.tensorboard False --quiet"
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    what: str
+    command: str
+    message: str
+    """A part of the line that is printed."""
+    code: int = 2
+    prepare: Callable[[Path], Any] | None = None
+    """Damages a finished run in the folder ``run``; without it there is no run."""
+
+
+def config(**changes: Any) -> Callable[[Path], None]:
+    """Change fields of a run's configuration: ``section__field=value``, or ``section=value`` as a whole."""
+
+    def change(run: Path) -> None:
+        values = json.loads((run / "config.json").read_text())
+        for name, value in changes.items():
+            section, _, field = name.partition("__")
+            if field:
+                values[section][field] = value
+            else:
+                values[section] = value
+        (run / "config.json").write_text(json.dumps(values))
+
+    return change
+
+
+def file(name: str, content: bytes | None) -> Callable[[Path], None]:
+    """Overwrite or remove a file of the run, and of every checkpoint where the name has a star."""
+
+    def change(run: Path) -> None:
+        for path in run.glob(name):
+            path.unlink() if content is None else path.write_bytes(content)
+
+    return change
+
+
+def flip(run: Path) -> None:
+    for path in run.glob("checkpoints/*/tensors.safetensors"):
+        data = bytearray(path.read_bytes())
+        data[-5] ^= 0xFF
+        path.write_bytes(data)
+
+
+def counters(**changes: Any) -> Callable[[Path], None]:
+    def change(run: Path) -> None:
+        for path in run.glob("checkpoints/*/progress.json"):
+            path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return change
+
+
+def nothing(run: Path) -> None:
+    """The run is as it was left."""
+
+
+COMMAND_LINE = [
+    Case("misspelt command", "trian", "did you mean 'train'"),
+    Case("misspelt preset", "train cartpol", "did you mean 'cartpole'"),
+    Case("preset to show", "presets pongg", "did you mean 'pong'"),
+    Case("two presets to show", "presets pong cartpole", "takes one name, not 2"),
+    Case("misspelt option", "train --run.fram 3", "did you mean '--run.frames'"),
+    Case("misspelt section", "train --lerner.batch-size 3", "did you mean '--learner.batch-size'"),
+    Case("misspelt option of resume", "resume d --framez 3", "did you mean '--frames'"),
+    Case(
+        "no number", "train --frames many", "Error parsing --run.frames: invalid literal for int() with base 10: 'many'"
+    ),
+    Case("choice that is none", "train --agent.core gru", "Expected one of ('none', 'lstm', 'transformer')."),
+    Case("argument too many", "train cartpole acrobot", "acrobot"),
+    Case("argument missing", "evaluate", "directory"),
+    Case("option without its value", "train --env", "--env needs a value"),
+    Case("workload", "bench cartpol", "did you mean 'cartpole'"),
+    Case("episodes", "evaluate d --episodes 0", "at least 1"),
+    Case("no run to resume", "resume no_such_run", "holds no run"),
+    Case("no run to evaluate", "evaluate no_such_run", "holds no run"),
+    Case("a file for a directory", "train --directory a_file", "cannot write to a_file"),
+    Case("a file above the directory", "train --directory a_file/run", "cannot write to a_file/run"),
+    Case("a directory with a run", f"train {SMALL} --directory run", "already holds a run", prepare=nothing),
+    Case("levels without test versions", "evaluate run --held-out", "no held-out levels", prepare=nothing),
+    Case("fewer than no frames", "resume run --frames -1", "run.frames=-1 must be at least 1", prepare=nothing),
+]
+
+CONFIGURATION = [
+    Case("replicas", "train --learner.virtual-replicas 3", "does not divide over 3 replicas; try 3"),
+    Case("batch", "train --learner.batch-size 24", "one must be a multiple of the other; try --learner.batch-size 16"),
+    Case("unroll", "train --learner.unroll-length 0", "learner.unroll_length=0 must be at least 1"),
+    Case("frames", "train --frames -5", "run.frames=-5 must be at least 1"),
+    Case(
+        "top half of one sample",
+        "train --learner.batch-size 1 --learner.unroll-length 1 --actors.num-envs 1",
+        "no top half",
+    ),
+    Case("bound", "train --loss.epsilon-policy 0", "loss.epsilon_policy=0"),
+    Case("bound without a range", "train --loss.epsilon-policy None", "no range to sample from"),
+    Case("bound that is no number", "train --loss.epsilon-policy nan", "must be a positive number"),
+    Case("discount", "train --loss.discount 1.5", "must be in [0, 1]"),
+    Case("fraction", "train --loss.top-fraction 0", "must be in (0, 1]"),
+    Case("standard deviation", "train pendulum --agent.initial-std 0", "must exceed agent.minimum_std"),
+    Case("multiplier", "train --loss.initial-alpha-policy -1", "loss.initial_alpha_policy=-1"),
+    Case("seed", "train --seed -1", "run.seed=-1 must not be negative"),
+    Case("device", "train --learner.device warp:0", "learner.device='warp:0'"),
+    Case("no CUDA here", "train --learner.device cuda:0", "no CUDA device"),
+    Case("pixel control without pixels", "train --loss.pixel-control-cost 0.1", "needs an observation of pixels"),
+    Case("configuration empty", "resume run", "config.json cannot be read", prepare=file("config.json", b"")),
+    Case("configuration not JSON", "resume run", "config.json cannot be read", prepare=file("config.json", b"{,}")),
+    Case("configuration of bytes", "resume run", "cannot be read", prepare=file("config.json", b"\xff\xfe\x00")),
+    Case("configuration a list", "resume run", "must be an object", prepare=file("config.json", b"[1, 2]")),
+    Case("configuration too deep", "resume run", "cannot be read", prepare=file("config.json", b"[" * 100_000)),
+    Case("configuration gone", "evaluate run", "holds no run", prepare=file("config.json", None)),
+    Case("unknown section", "resume run", "unknown field in config 'lerner'", prepare=config(lerner={})),
+    Case("unknown field", "resume run", "did you mean 'hidden'", prepare=config(agent__hiden=[8])),
+    Case("section that is a number", "resume run", "config.agent must be an object", prepare=config(agent=3)),
+    Case("field of another type", "resume run", "config.run.frames='64' is not int", prepare=config(run__frames="64")),
+    Case("truth for a number", "resume run", "config.run.seed=True is not int", prepare=config(run__seed=True)),
+    Case(
+        "choice in a file",
+        "resume run",
+        "='gru' is not one of none, lstm, transformer",
+        prepare=config(agent__core="gru"),
+    ),
+    Case("number out of range", "resume run", "must be in [0, 1]", prepare=config(loss__discount=7.0)),
+]
+
+CHECKPOINTS = [
+    Case("no checkpoint", "resume run", "no checkpoint in", prepare=lambda run: shutil.rmtree(run / "checkpoints")),
+    Case("a flipped byte", "resume run", "is damaged", prepare=flip),
+    Case("a flipped byte, to evaluate", "evaluate run", "is damaged", prepare=flip),
+    Case("tensors gone", "resume run", "cannot be read", prepare=file("checkpoints/*/tensors.safetensors", None)),
+    Case("tensors empty", "evaluate run", "is damaged", prepare=file("checkpoints/*/tensors.safetensors", b"")),
+    Case("counters gone", "resume run", "cannot be read", prepare=file("checkpoints/*/progress.json", None)),
+    Case("counters torn", "resume run", "cannot be read", prepare=file("checkpoints/*/progress.json", b'{"form')),
+    Case("counters a list", "evaluate run", "holds no counters", prepare=file("checkpoints/*/progress.json", b"[]")),
+    Case("negative counter", "resume run", "learner_step=-4 is no count", prepare=counters(learner_step=-4)),
+    Case("later format", "resume run", "has format 99; this version reads 1 to 2", prepare=counters(format=99)),
+    Case("another network", "resume run", "does not fit the configuration", prepare=config(agent__hidden=[9])),
+    Case("another network, to evaluate", "evaluate run", "does not fit", prepare=config(agent__hidden=[9])),
+    Case(
+        "another environment", "resume run", "does not fit the configuration", prepare=config(env__id="MountainCar-v0")
+    ),
+]
+
+ENVIRONMENTS = [
+    Case("misspelt environment", "train --env CartPol-v1", "did you mean 'CartPole-v1'"),
+    Case("no such module", "train --env no_such_module:Env-v0", "cannot import 'no_such_module'"),
+    Case("misspelt suite", "train --env.suite atarii", "did you mean 'atari'"),
+    Case("misspelt game", "train --env atari:pongg", "did you mean 'pong'"),
+    Case("misspelt body", "train --env mujoco:HalfCheeta-v4", "did you mean 'HalfCheetah-v4'"),
+    Case("misspelt level", "train --env miniworld:choose_color", "did you mean 'choose_colour'"),
+    Case("version that is gone", "train --env Ant-v3", "Ant-v3 cannot be made"),
+    Case("DMLab is not installed", "train paper-dmlab30", "deepmind_lab"),
+    Case("a comma too many", "train --env CartPole-v1,", "a comma too many"),
+    Case("the same task twice", "train --env CartPole-v1,CartPole-v1", "a task is named twice"),
+    Case("tasks that see differently", "train --env CartPole-v1,Acrobot-v1", "differ in their observations"),
+    Case("games that act differently", "train --env atari:pong,breakout", "set --env.full-action-set True"),
+    Case("observation space", "train --env samples:GraphEnv", "not supported; supported: Box"),
+    Case("action space", "train --env samples:SequenceEnv", "not supported; supported: Discrete"),
+    Case("no environment at all", "train --env probes:make_nothing", "it must make a gymnasium.Env"),
+    Case("needs a package", "train --env probes:NeedsPackage-v0", "simulator"),
+    Case("needs an extra of Gymnasium", "train --env probes:NeedsExtra-v0", "pip install"),
+    Case("run of a stranger's module", "resume run", "add --trust", prepare=config(env__id="evil_module:Env-v0")),
+    Case(
+        "raises at every turn",
+        f"train --env faulty:Raises {SMALL} --actors.max-faults 0 --directory new",
+        "failed once within 100 unrolls; the first cause was RuntimeError: the motor broke",
+        code=1,
+    ),
+    Case(
+        "rewards that are no numbers",
+        f"train --env faulty:NotANumber {SMALL} --actors.max-faults 0 --directory new",
+        "returned the reward nan",
+        code=1,
+    ),
+]
+
+CASES = {
+    "Command line": COMMAND_LINE,
+    "Configuration": CONFIGURATION,
+    "Checkpoints": CHECKPOINTS,
+    "Environments": ENVIRONMENTS,
+}
+
+
+def perform(case: Case, finished_run: Path, folder: Path) -> tuple[int, str]:
+    """Try a case in a folder, as the working directory: the exit code and standard error."""
+    (folder / "a_file").touch()
+    if case.prepare is not None:
+        shutil.copytree(finished_run, folder / "run")
+        case.prepare(folder / "run")
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err), contextlib.redirect_stdout(io.StringIO()):
+        code = main(case.command.split())
+    return code, err.getvalue()
+
+
+def make_run(folder: Path) -> Path:
+    assert main(["train", "cartpole", *SMALL.split(), "--directory", str(folder / "finished")]) == 0
+    return folder / "finished"
+
+
+def row(case: Case, message: str) -> str:
+    command = case.command.replace(SMALL, "...")
+    return f"| {case.what} | `vmpo {command}` | {message} | {case.code} |"
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("bad-input"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != ".lock"}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=f"{group}: {case.what}") for group, cases in CASES.items() for case in cases]
+)
+def test_a_mistake_is_one_line_with_its_exit_code_and_nothing_is_lost(case, finished_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("vmpo.acting.faults.LONGEST_PAUSE", 0.0)
+    if case.prepare is not None:
+        shutil.copytree(finished_run, tmp_path / "expected" / "run")
+        case.prepare(tmp_path / "expected" / "run")
+    before = contents(tmp_path / "expected")
+    shutil.rmtree(tmp_path / "expected", ignore_errors=True)
+    code, err = perform(case, finished_run, tmp_path)
+    assert (code, err.count("\n")) == (case.code, 1), err
+    assert err.startswith("vmpo: ")
+    assert case.message in err
+    if case.code == 2:
+        after = contents(tmp_path)
+        assert after.pop("a_file") == b""
+        assert after == before, "nothing is written or lost by a mistake"
+
+
+def test_the_table_of_the_documentation_names_every_case():
+    text = TABLE.read_text()
+    missing = [c.what for cases in CASES.values() for c in cases if not _documented(c, text)]
+    assert missing == []
+    assert sum(map(len, CASES.values())) >= 40
+
+
+def _documented(case: Case, text: str) -> bool:
+    start, end = row(case, "\0").split("\0")
+    lines = [line for line in text.splitlines() if line.startswith(start) and line.endswith(end)]
+    return len(lines) == 1 and case.message in lines[0].replace("\\", "")
+
+
+def print_table() -> None:
+    from vmpo.acting import faults
+
+    faults.LONGEST_PAUSE = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        run = make_run(Path(folder))
+        for group, cases in CASES.items():
+            print(f"\n### {group}\n| what | command | message | exit code |\n|---|---|---|---|")
+            for case in cases:
+                with tempfile.TemporaryDirectory() as place:
+                    os.chdir(place)
+                    _, err = perform(case, run, Path(place))
+                    message = err.strip().removeprefix("vmpo: ").replace("|", "\\|")
+                    print(row(case, message), flush=True)
+
+
+if __name__ == "__main__":
+    print_table()
