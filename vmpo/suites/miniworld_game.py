@@ -12,8 +12,8 @@ from vmpo.suites.miniworld_levels import Level, Thing, Trial
 DEGREES_PER_PIXEL = 0.1875
 """Turn per frame and pixel of looking: at repeat 4, the paper's 10 pixels make 7.5 degrees and its 60 make 45."""
 
-METRES_PER_FRAME = 0.07
-"""Walking speed: 0.28 m per agent step at repeat 4."""
+METRES_PER_FRAME = 0.1
+"""Walking speed: 0.4 m per agent step at repeat 4."""
 
 MAX_PITCH = 30.0
 """Degrees that the agent can look up or down. It looks straight ahead again by itself."""
@@ -36,6 +36,7 @@ class Game:
         """Those of the trial that are still there."""
         self.x = self.z = self.heading = self.pitch = 0.0
         self._trials: Iterator[Trial] = iter(())
+        self._trial_frames = 0
 
     def reset(self, rng: np.random.Generator) -> None:
         self.frames = 0
@@ -57,7 +58,11 @@ class Game:
             self._move(METRES_PER_FRAME * (forward * cos + strafe * sin), 0.0)
             self._move(0.0, METRES_PER_FRAME * (strafe * cos - forward * sin))
         self.frames += 1
-        return self._touch()
+        self._trial_frames += 1
+        reward = self._touch()
+        if self._trial_frames == self.trial.frames:
+            self._next_trial()
+        return reward
 
     def _move(self, x: float, z: float) -> None:
         """Along one axis at a time, so that the agent slides along walls."""
@@ -79,5 +84,6 @@ class Game:
 
     def _next_trial(self) -> None:
         self.trial = next(self._trials)
+        self._trial_frames = 0
         self.things = list(self.trial.things)
         self.x, self.z, self.heading, self.pitch = self.trial.x, self.trial.z, self.trial.heading, 0.0

@@ -1,7 +1,7 @@
 """The levels of the lab that runs here: their maps, what lies in them, what is said and what is paid.
 
 A level is a text map and a generator of trials. An episode has a fixed number of frames; in it, one trial follows
-another as soon as its goal is touched, right or wrong. Nothing here draws, so that rules can be played without OpenGL.
+another as soon as its goal is touched, right or wrong, or its time is over. Nothing here draws, so that rules can be played without OpenGL.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ class Trial:
     x: float
     z: float
     heading: float
+    frames: int | None = None
+    """After so many the next trial begins, whatever was touched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,24 +158,28 @@ def _two_of(rng: np.random.Generator, names: Sequence[Shape] | Sequence[str]) ->
 def _choice(
     rng: np.random.Generator, target: tuple[Shape, str], other: tuple[Shape, str], instruction: str, reward: float
 ) -> Trial:
-    """Two things ahead of the agent, left and right in random order: the target pays, the other costs half of that."""
+    """Two things close ahead of the agent, left and right in random order: the target pays, the other costs as much.
+
+    Who does not read gains nothing, whichever way he goes. Who strays stands before the next two soon.
+    """
     side = 1 if rng.integers(2) else -1
     things = [
         Thing(
             shape=shape,
             colour=colour,
-            x=3.0 + at * side + rng.uniform(-0.15, 0.15),
-            z=2.7 + rng.uniform(-0.2, 0.2),
+            x=3.0 + at * side + rng.uniform(-0.1, 0.1),
+            z=2.4 + rng.uniform(-0.1, 0.1),
             reward=paid,
         )
-        for (shape, colour), at, paid in ((target, 0.9, reward), (other, -0.9, -reward / 2))
+        for (shape, colour), at, paid in ((target, 0.75, reward), (other, -0.75, -reward))
     ]
     return Trial(
         things=tuple(things),
         instruction=instruction,
-        x=3.0 + rng.uniform(-0.3, 0.3),
-        z=4.4 + rng.uniform(-0.2, 0.2),
-        heading=NORTH + rng.uniform(-0.15, 0.15),
+        x=3.0 + rng.uniform(-0.2, 0.2),
+        z=3.6 + rng.uniform(-0.1, 0.1),
+        heading=NORTH + rng.uniform(-0.1, 0.1),
+        frames=48,
     )
 
 
