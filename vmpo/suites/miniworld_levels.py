@@ -1,7 +1,8 @@
 """The levels of the lab that runs here: their maps, what lies in them, what is said and what is paid.
 
 A level is a text map and a generator of trials. An episode has a fixed number of frames; in it, one trial follows
-another as soon as its goal is touched, right or wrong, or its time is over. Nothing here draws, so that rules can be played without OpenGL.
+another as soon as its goal is touched, right or wrong, or its time is over. Nothing here draws, so that rules can be
+played without OpenGL.
 """
 
 from __future__ import annotations
