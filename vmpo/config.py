@@ -64,7 +64,7 @@ class AgentConfig:
     activation: Literal["relu", "elu", "tanh"] = "relu"
     """Nonlinearity of the MLP and the heads."""
     layer_norm: bool = False
-    """LayerNorm and tanh after the MLP's first layer; not in the paper."""
+    """LayerNorm and tanh after the MLP's first layer, LayerNorm after the language LSTM; not in the paper."""
     normalise_observations: bool = False
     """Whiten vector observations by running statistics; not in the paper."""
     text_embedding: int = 20

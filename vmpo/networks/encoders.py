@@ -215,6 +215,7 @@ class TextEncoder(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(spec.vocabulary + 1, config.text_embedding, padding_idx=0)
         self.lstm = recurrent(nn.LSTM(config.text_embedding, config.text_units, batch_first=True))
+        self.norm = nn.LayerNorm(config.text_units) if config.layer_norm else nn.Identity()
         self.width = config.text_units
 
     def forward(self, codes: Int64[Tensor, "N L"]) -> Float[Tensor, "N width"]:
@@ -224,7 +225,7 @@ class TextEncoder(nn.Module):
         lengths = (positions * (texts != 0)).amax(dim=1)
         outputs, _ = self.lstm(self.embedding(texts))
         last = outputs.gather(1, (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, self.width)).squeeze(1)
-        return (last * (lengths > 0)[:, None])[which]
+        return (self.norm(last) * (lengths > 0)[:, None])[which]
 
 
 class Encoder(nn.Module):
