@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from samples import new_learner, random_unrolls, small_config
 
-from vmpo.config import Config, from_dict, problems, to_dict
+from vmpo.config import Config, from_dict, to_dict
 from vmpo.errors import UserError
 from vmpo.learning import checkpoint
+from vmpo.problems import problems
 from vmpo.run_directory import RunDirectory
 
 CASES = int(os.environ.get("VMPO_FUZZ", "200"))

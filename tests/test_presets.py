@@ -7,8 +7,9 @@ import math
 import pytest
 
 from vmpo import presets
-from vmpo.config import from_dict, problems, sampled, to_dict
+from vmpo.config import from_dict, sampled, to_dict
 from vmpo.errors import UserError
+from vmpo.problems import problems
 from vmpo.suites import task_ids
 
 PAPER = [name for name in presets.PRESETS if name.startswith("paper-")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-import re
 import typing
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -109,6 +108,8 @@ class AgentConfig:
 class LossConfig:
     discount: float = 0.99
     """Agent discount (Tables 5, 6, 7)."""
+    algorithm: Literal["vmpo", "impala", "ppo"] = "vmpo"
+    """How the policy learns: V-MPO, or one of the baselines on the same agents, actors and learner."""
     returns: Literal["n_step", "gae", "vtrace"] = "n_step"
     """Estimator of returns: the paper's n-step return to the end of the unroll, GAE, or V-trace."""
     gae_lambda: float = 0.95
@@ -142,6 +143,10 @@ class LossConfig:
     """Weight samples by min(1, pi_target / pi_behaviour) (App. E; off in the paper)."""
     advantage_scale: Literal["sigma", "raw"] = "sigma"
     """Divide advantages by the task's PopArt scale before the E-step, or leave them raw."""
+    entropy_cost: float = 0.01
+    """Weight of the entropy bonus of IMPALA and PPO; V-MPO has none."""
+    clip_ratio: float = 0.2
+    """PPO: how far the ratio to the acting policy may move before its gradient stops."""
     value_cost: float = 1.0
     """Weight of the value loss (Eq. 1: 1)."""
     pixel_control_cost: float = 0.0
@@ -167,11 +172,13 @@ class LearnerConfig:
     virtual_replicas: int = 1
     """Minibatches, each with its own top half, whose gradients are averaged into one step (App. F: 8 or 16)."""
     target_period: int = 100
-    """Learner steps between two target updates (T_target)."""
+    """Learner steps between two target updates (T_target). Baselines act by their newest weights after each unroll."""
     learning_rate: float = 1e-4
     """Adam's step size (Sec. 4)."""
     multiplier_learning_rate: float | None = None
     """Adam's step size for eta and alpha; None uses learning_rate, as the paper does."""
+    max_gradient_norm: float | None = None
+    """Norm to which the networks' gradient is scaled down; the paper does not clip."""
     adam_epsilon: float = 1e-8
     """Adam's epsilon (TensorFlow 1's default)."""
     recorded_behaviour: bool = True
@@ -230,6 +237,13 @@ class Config:
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     actors: ActorConfig = field(default_factory=ActorConfig)
     run: RunConfig = field(default_factory=RunConfig)
+
+    @property
+    def acting_period(self) -> int:
+        """Learner steps between two changes of the acting weights: T_target, or all updates of an unroll."""
+        if self.loss.algorithm == "vmpo":
+            return self.learner.target_period
+        return max(1, self.actors.num_envs // self.learner.batch_size) * self.learner.passes
 
 
 def to_dict(config: Config) -> dict[str, Any]:
@@ -302,99 +316,3 @@ def sampled(config: Config, ranges: Ranges) -> Config:
         if getattr(config.loss, name) is None:
             drawn[name] = value
     return dataclasses.replace(config, loss=dataclasses.replace(config.loss, **drawn))
-
-
-def problems(config: Config) -> list[str]:
-    """Everything that is impossible in a configuration, before any work starts."""
-    learner, actors, loss = config.learner, config.actors, config.loss
-    found = [
-        f"{section}.{name}={value} must be at least 1"
-        for section in ("learner", "actors", "run")
-        for name, value in dataclasses.asdict(getattr(config, section)).items()
-        if name in POSITIVE and value is not None and value < 1
-    ]
-    found += [
-        f"loss.{name}=None has no range to sample from; give a value"
-        for name in ("epsilon_policy", "epsilon_mean", "epsilon_covariance")
-        if getattr(loss, name) is None
-    ]
-    found += [
-        f"{where}={value} must be a positive number"
-        for where, value in _positive_numbers(config)
-        if value is not None and not (math.isfinite(value) and value > 0)
-    ]
-    found += [
-        f"run.{name}={value} must not be negative"
-        for name, value in dataclasses.asdict(config.run).items()
-        if name in ("seed", "threads", "evaluation_episodes") and value < 0
-    ]
-    if not 0 < loss.top_fraction <= 1:
-        found.append(f"loss.top_fraction={loss.top_fraction} must be in (0, 1]")
-    if not 0 <= loss.popart_rate <= 1:
-        found.append(f"loss.popart_rate={loss.popart_rate} must be in [0, 1]")
-    if not 0 <= loss.discount <= 1:
-        found.append(f"loss.discount={loss.discount} must be in [0, 1]")
-    if not 0 <= loss.gae_lambda <= 1:
-        found.append(f"loss.gae_lambda={loss.gae_lambda} must be in [0, 1]")
-    if config.agent.initial_std <= config.agent.minimum_std:
-        found.append(
-            f"agent.initial_std={config.agent.initial_std} must exceed agent.minimum_std={config.agent.minimum_std}"
-        )
-    for where, device in (("learner.device", learner.device), ("actors.device", actors.device)):
-        if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
-            found.append(f"{where}={device!r} must be cpu, cuda or cuda:N")
-    if found:
-        return found
-    if learner.batch_size % learner.virtual_replicas:
-        remainder = learner.batch_size % learner.virtual_replicas
-        found.append(
-            f"learner.batch_size={learner.batch_size} does not divide over {learner.virtual_replicas} replicas; "
-            f"try {learner.batch_size - remainder or learner.virtual_replicas}"
-        )
-    if learner.batch_size % actors.num_envs and actors.num_envs % learner.batch_size:
-        multiple = max(actors.num_envs, learner.batch_size - learner.batch_size % actors.num_envs)
-        found.append(
-            f"learner.batch_size={learner.batch_size} and actors.num_envs={actors.num_envs}: one must be a multiple of "
-            f"the other; try --learner.batch-size {multiple}"
-        )
-    if learner.batch_size // learner.virtual_replicas * learner.unroll_length * loss.top_fraction < 1:
-        found.append("a minibatch of one sample has no top half; raise learner.batch_size or learner.unroll_length")
-    return found
-
-
-POSITIVE = (
-    "batch_size",
-    "unroll_length",
-    "passes",
-    "virtual_replicas",
-    "target_period",
-    "num_envs",
-    "num_actors",
-    "queue_size",
-    "frames",
-    "keep_checkpoints",
-    "log_steps",
-)
-
-
-def _positive_numbers(config: Config) -> list[tuple[str, float | None]]:
-    loss = config.loss
-    named: list[tuple[str, float | None]] = [
-        (f"loss.{name}", getattr(loss, name))
-        for name in (
-            "epsilon_temperature",
-            "epsilon_policy",
-            "epsilon_mean",
-            "epsilon_covariance",
-            "initial_temperature",
-            "initial_alpha_policy",
-            "initial_alpha_mean",
-            "initial_alpha_covariance",
-            "popart_minimum",
-        )
-    ]
-    return [
-        *named,
-        ("learner.learning_rate", config.learner.learning_rate),
-        ("learner.multiplier_learning_rate", config.learner.multiplier_learning_rate),
-    ]

@@ -21,13 +21,14 @@ from vmpo.acting.actor import Actor
 from vmpo.acting.evaluate import EvaluationResult, evaluate, num_evaluation_envs
 from vmpo.acting.faults import Faults
 from vmpo.acting.local import Fleet, make_fleet
-from vmpo.config import Config, problems, sampled, to_dict
+from vmpo.config import Config, sampled, to_dict
 from vmpo.display import Display, make_display
 from vmpo.errors import RunFailed, UserError
 from vmpo.learning import checkpoint
 from vmpo.learning.learner import Learner
 from vmpo.metrics import SKIPPED_UPDATES, EpisodeWindow, RunLog, Stopwatch
 from vmpo.networks.agent import make_agent, policy_family
+from vmpo.problems import problems
 from vmpo.records import EnvSpec, EpisodeResult, VectorEnv, Weights
 from vmpo.run_directory import RunDirectory
 from vmpo.signals import Stopped, StopSignal

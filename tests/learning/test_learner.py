@@ -9,7 +9,7 @@ import torch
 from samples import CONTINUOUS, DISCRETE, env_spec, new_learner, random_unrolls, small_config
 
 from vmpo import popart
-from vmpo.learning.learner import MULTIPLIER_FLOOR
+from vmpo.learning.objectives import MULTIPLIER_FLOOR
 from vmpo.networks.agent import agent_inputs
 from vmpo.records import concatenate, split
 

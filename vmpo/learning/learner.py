@@ -3,71 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from vmpo import popart, values
-from vmpo.config import Config, LossConfig
+from vmpo.config import Config
 from vmpo.distributions import Distribution
+from vmpo.learning.objectives import OBJECTIVES, Evaluation, Gathered, Multipliers, Share
 from vmpo.losses.pixel_control import pixel_control_loss
-from vmpo.losses.vmpo import EStep, e_step, m_step, select_top, solve_temperature
 from vmpo.networks.agent import AgentInput, AgentOutput, agent_inputs, make_agent, policy_family
 from vmpo.records import EnvSpec, Trajectory, Weights, split, tree_map
-
-MULTIPLIER_FLOOR = 1e-8
-"""eta_min = alpha_min (Sec. 4.2.2)."""
-
-
-class Multipliers(nn.Module):
-    """The Lagrange multipliers eta and alpha: positive parameters that live in the optimiser beside the network."""
-
-    def __init__(self, config: LossConfig, kl_names: Iterable[str]) -> None:
-        super().__init__()
-        initial = {
-            "policy": config.initial_alpha_policy,
-            "mean": config.initial_alpha_mean,
-            "covariance": config.initial_alpha_covariance,
-        }
-        self.temperature = nn.Parameter(torch.tensor(config.initial_temperature))
-        self.alphas = nn.ParameterDict({name: nn.Parameter(torch.tensor(initial[name])) for name in kl_names})
-
-    @torch.no_grad()
-    def project_(self) -> None:
-        """Back to positive values after an update. Inside the loss, a clamp would stop their gradient at the floor."""
-        for parameter in self.parameters():
-            parameter.clamp_(min=MULTIPLIER_FLOOR)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """One minibatch after the forward pass: what the losses need, ``[T, B]``."""
-
-    log_probs: Float[Tensor, "T B"]
-    expected_log_probs: Float[Tensor, "T B"] | None
-    """E log pi(a) under the policy that acted, for the control variate."""
-    kl_parts: dict[str, Float[Tensor, "T B"]]
-    normalised_values: Float[Tensor, "T B"]
-    returns: Float[Tensor, "T B"]
-    advantages: Float[Tensor, "T B"]
-    importance_weights: Float[Tensor, "T B"] | None
-    valid: Bool[Tensor, "T B"]
-    tasks: Int64[Tensor, "T B"]
-    pixel_control: Tensor | None
-    metrics: dict[str, Tensor]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gathered:
-    """What the E-step needs of all replicas side by side, ``[T, R * B]``."""
-
-    advantages: Float[Tensor, "T RB"]
-    importance_weights: Float[Tensor, "T RB"] | None
-    valid: Bool[Tensor, "T RB"]
 
 
 class Learner:
@@ -80,6 +30,7 @@ class Learner:
         self.online = make_agent(spec, config).to(self.device)
         self.target = copy.deepcopy(self.online).requires_grad_(False)
         self.multipliers = Multipliers(config.loss, self.family.kl_names).to(self.device)
+        self.objective = OBJECTIVES[config.loss.algorithm]
         self.statistics = popart.initial_statistics(len(spec.tasks), self.device)
         self.learner_step = 0
         self.version = 0
@@ -97,12 +48,6 @@ class Learner:
             eps=config.learner.adam_epsilon,
             fused=True,
         )
-        bounds = {
-            "policy": config.loss.epsilon_policy,
-            "mean": config.loss.epsilon_mean,
-            "covariance": config.loss.epsilon_covariance,
-        }
-        self._epsilons = {name: float(bounds[name] or 0.0) for name in self.family.kl_names}
 
     def update(self, batch: Trajectory, safe_moment: Callable[[], None] = lambda: None) -> dict[str, Tensor]:
         """One step on the total loss (Eq. 1), averaged over the virtual replicas. Metrics stay on the device.
@@ -123,19 +68,15 @@ class Learner:
         for index, replica in enumerate(replicas):
             safe_moment()
             evaluation = self._evaluate(replica, recorded)
-            improvement = self._e_step(evaluation if gathered is None else gathered)
-            if gathered is not None:
-                # The average over replicas of R psi log pi is then the sum over the whole batch of Eq. 3.
-                share = improvement.weights.chunk(len(replicas), dim=1)[index]
-                improvement = replace(improvement, weights=len(replicas) * share)
-            loss, replica_metrics = self._loss(evaluation, improvement)
+            share = None if gathered is None else Share(of=gathered, index=index, count=len(replicas))
+            loss, replica_metrics = self._loss(evaluation, share)
             (loss / len(replicas)).backward()
             total = total + loss.detach() / len(replicas)
             for name, value in replica_metrics.items():
                 metrics[name] = metrics.get(name, 0.0) + value / len(replicas)
             evaluations.append((evaluation.returns, evaluation.tasks, evaluation.valid))
             del evaluation, loss
-        metrics["gradient_norm"] = _gradient_norm(self.online)
+        metrics["gradient_norm"] = self._clip_gradient()
         metrics["loss"] = total
         # The one synchronisation of an update, at its end, where all of its work is queued.
         if bool(torch.isfinite(total + metrics["gradient_norm"] + _gradient_norm(self.multipliers))):
@@ -148,8 +89,8 @@ class Learner:
             self._skip(batch, metrics, temperature)
         metrics["skipped_updates"] = torch.tensor(self.skipped)
         self.learner_step += 1
-        metrics["target_age"] = torch.tensor(float(self.learner_step % self.config.learner.target_period))
-        if self.learner_step % self.config.learner.target_period == 0:
+        metrics["target_age"] = torch.tensor(float(self.learner_step % self.config.acting_period))
+        if self.learner_step % self.config.acting_period == 0:
             self._replace_target()
         return metrics | self._statistics_metrics()
 
@@ -184,17 +125,24 @@ class Learner:
         inputs = agent_inputs(batch)
         output, _ = self.online.unroll(inputs, batch.state)
         policy = self.family.distribution(output.policy[:-1])
+        log_probs = policy.log_prob(actions)
         behaviour = self.family.distribution(batch.behaviour)
-        target = behaviour if recorded else self._target_policy(inputs, batch)
-
-        log_ratios = None
-        if not recorded and (loss.importance_weights or loss.returns == "vtrace"):
-            log_ratios = target.log_prob(actions) - behaviour.log_prob(actions)
+        log_ratios = behaviour_log_probs = None
+        if loss.algorithm != "vmpo":
+            target, behaviour_log_probs = behaviour, behaviour.log_prob(actions)
+            log_ratios = log_probs.detach() - behaviour_log_probs
+        else:
+            target = behaviour if recorded else self._target_policy(inputs, batch)
+            if not recorded and (loss.importance_weights or loss.returns == "vtrace"):
+                log_ratios = target.log_prob(actions) - behaviour.log_prob(actions)
         normalised = output.values.gather(-1, batch.tasks[..., None])[..., 0]
         returns, advantages, state_values = self._returns(batch, normalised, log_ratios)
         sigma = self._scale()[tasks].float() if loss.advantage_scale == "sigma" else 1.0
+        entropies = policy.entropy()
         return Evaluation(
-            log_probs=policy.log_prob(actions),
+            log_probs=log_probs,
+            behaviour_log_probs=behaviour_log_probs,
+            entropies=entropies,
             expected_log_probs=behaviour.expected_log_prob(policy) if loss.control_variate else None,
             kl_parts=target.kl_parts(policy),
             normalised_values=normalised[:-1],
@@ -208,7 +156,7 @@ class Learner:
             pixel_control=self._pixel_control(batch, output),
             metrics={
                 "value_explained_variance": values.explained_variance(returns, state_values, valid),
-                "entropy": values.masked_mean(policy.entropy().detach(), valid),
+                "entropy": values.masked_mean(entropies.detach(), valid),
             },
         )
 
@@ -238,47 +186,21 @@ class Learner:
             returns = values.n_step_returns(*arguments, valid)
         return returns, returns - state_values[:-1], state_values[:-1]
 
-    def _loss(self, evaluation: Evaluation, improvement: EStep) -> tuple[Tensor, dict[str, Tensor]]:
-        """L_V + L_V-MPO (Eq. 1), plus pixel control where asked for."""
-        fit = m_step(
-            log_probs=evaluation.log_probs,
-            weights=improvement.weights,
-            kl_parts=evaluation.kl_parts,
-            alphas=dict(self.multipliers.alphas.items()),
-            epsilons=self._epsilons,
-            valid=evaluation.valid,
-            expected_log_probs=evaluation.expected_log_probs,
-        )
+    def _loss(self, evaluation: Evaluation, share: Share | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """L_V + L_V-MPO (Eq. 1) or a baseline's policy loss, plus pixel control where asked for."""
         loss = self.config.loss
+        policy_loss, metrics = self.objective(evaluation, self.multipliers, loss, share)
         targets = popart.normalise(
             evaluation.returns, evaluation.tasks, self.statistics, loss.popart_minimum, loss.popart_maximum
         )
         # Eq. 6, in PopArt's space.
         value_loss = 0.5 * values.masked_mean((evaluation.normalised_values - targets).square(), evaluation.valid)
-        total = loss.value_cost * value_loss + fit.policy_loss + improvement.temperature_loss + fit.alpha_loss
-        metrics = {**improvement.metrics, **fit.metrics, **evaluation.metrics, "loss_value": value_loss.detach()}
+        total = loss.value_cost * value_loss + policy_loss
+        metrics = {**metrics, **evaluation.metrics, "loss_value": value_loss.detach()}
         if evaluation.pixel_control is not None:
             total = total + loss.pixel_control_cost * evaluation.pixel_control
             metrics["loss_pixel_control"] = evaluation.pixel_control.detach()
         return total, metrics
-
-    def _e_step(self, samples: Evaluation | Gathered) -> EStep:
-        loss = self.config.loss
-        selected = select_top(samples.advantages, samples.valid, loss.top_fraction)
-        temperature: Tensor = self.multipliers.temperature
-        if loss.exact_temperature:
-            temperature = solve_temperature(
-                samples.advantages, selected, loss.epsilon_temperature, samples.importance_weights
-            )
-            with torch.no_grad():
-                self.multipliers.temperature.copy_(temperature)
-        return e_step(
-            advantages=samples.advantages,
-            temperature=temperature,
-            epsilon=loss.epsilon_temperature,
-            selected=selected,
-            importance_weights=samples.importance_weights,
-        )
 
     def _gather(self, replicas: list[Trajectory], recorded: bool) -> Gathered | None:
         """The advantages of all replicas, for an E-step over the whole batch; they cost a forward pass of their own."""
@@ -292,6 +214,11 @@ class Learner:
             valid=torch.cat([e.valid for e in evaluations], dim=1),
             importance_weights=torch.cat(rho, dim=1) if rho else None,
         )
+
+    def _clip_gradient(self) -> Tensor:
+        """Scale the networks' gradient down where the configuration bounds it; its norm before that."""
+        limit = self.config.learner.max_gradient_norm
+        return nn.utils.clip_grad_norm_(self.online.parameters(), torch.inf if limit is None else limit)
 
     def _pixel_control(self, batch: Trajectory, output: AgentOutput) -> Tensor | None:
         if self.online.pixel_control_head is None:
