@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -238,3 +239,53 @@ def test_joining_the_halves_of_a_batch_gives_it_back():
     torch.testing.assert_close(joined.actions, batch.actions)
     torch.testing.assert_close(joined.state, batch.state)
     torch.testing.assert_close(joined.versions, batch.versions)
+
+
+@pytest.mark.parametrize("algorithm", ["impala", "ppo"])
+def test_baselines_move_the_networks_but_not_the_multipliers(algorithm):
+    learner = new_learner(small_config(loss={"algorithm": algorithm, "returns": "vtrace"}))
+    before = copy.deepcopy([*learner.online.parameters()])
+    multipliers = copy.deepcopy([*learner.multipliers.parameters()])
+    metrics = learner.update(random_unrolls(learner, 0))
+    assert all(not torch.equal(a, b) for a, b in zip(before, learner.online.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(multipliers, learner.multipliers.parameters(), strict=True))
+    assert {"loss_policy", "loss_value", "entropy", "kl/policy"} <= set(metrics)
+    assert "temperature" not in metrics
+
+
+@pytest.mark.parametrize(("num_envs", "batch_size", "passes", "period"), [(8, 4, 3, 6), (4, 4, 1, 1), (2, 4, 2, 2)])
+def test_baselines_act_by_new_weights_after_every_unroll(num_envs, batch_size, passes, period):
+    config = small_config(
+        loss={"algorithm": "ppo"},
+        actors={"num_envs": num_envs},
+        learner={"batch_size": batch_size, "passes": passes, "target_period": 100},
+    )
+    learner = new_learner(config)
+    versions = []
+    for step in range(2 * period):
+        learner.update(random_unrolls(learner, step))
+        versions.append(learner.version)
+    assert versions == [0] * (period - 1) + [1] * period + [2]
+
+
+def test_a_baselines_ratio_is_to_the_policy_that_acted():
+    """One after another on the same batch, with the acting weights fixed: the ratio leaves 1 only after an update."""
+    config = small_config(loss={"algorithm": "impala", "returns": "gae"}, learner={"passes": 3, "learning_rate": 1e-2})
+    learner = new_learner(config)
+    batch = random_unrolls(learner, 0)
+    first, second = (learner.update(batch) for _ in range(2))
+    assert first["kl/policy"].item() == pytest.approx(0.0, abs=1e-5)
+    assert second["kl/policy"].item() > 1e-4
+
+
+def test_a_gradient_is_scaled_down_to_its_bound_and_reported_as_it_was():
+    def gradient(bound):
+        learner = new_learner(small_config(learner={"max_gradient_norm": bound}))
+        metrics = learner.update(random_unrolls(learner, 0))
+        return metrics["gradient_norm"], torch.cat([p.grad.flatten() for p in learner.online.parameters()])
+
+    norm, free = gradient(None)
+    same_norm, bounded = gradient(float(norm) / 4)
+    torch.testing.assert_close(norm, same_norm)
+    torch.testing.assert_close(free.norm(), norm)
+    torch.testing.assert_close(bounded, free / 4, rtol=1e-4, atol=1e-7)
