@@ -1,14 +1,19 @@
-"""Throughput of training on this machine: agent steps per second in steady state, and where the time goes."""
+"""Throughput of training on this machine: agent steps per second in steady state, where the time goes, and how near
+that is to the ceiling."""
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import tempfile
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from vmpo import presets
+from torch import nn
+
+from vmpo import ceiling, presets
 from vmpo.config import ActorConfig, AgentConfig, Config, EnvConfig, LearnerConfig
 from vmpo.errors import unknown
 from vmpo.run_directory import RunDirectory
@@ -23,17 +28,96 @@ def _workload(preset: str, env: EnvConfig, agent: AgentConfig, num_envs: int, un
     return replace(base, env=env, agent=agent, learner=learner, actors=ActorConfig(num_envs=num_envs))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    config: Config
+    plain: ceiling.Plain
+    """The same simulator, network and batch without our code."""
+
+
+def _vectorised_cartpole(num_envs: int) -> Any:
+    import gymnasium
+
+    return gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="vector_entry_point")
+
+
+def _envpool(task: str) -> Callable[[int], Any]:
+    def make(num_envs: int) -> Any:
+        import envpool
+
+        return envpool.make_gymnasium(task, num_envs=num_envs)
+
+    return make
+
+
+def _arcade(num_envs: int) -> Any:
+    from ale_py import AtariVectorEnv
+
+    return AtariVectorEnv("breakout", num_envs, noop_max=31)
+
+
 _ATARI = EnvConfig(suite="atari", id="breakout", clip_rewards=True)
 _MLP = AgentConfig(hidden=(512, 256), head_units=256)
 
-WORKLOADS: dict[str, Config] = {
-    "cartpole": _workload(
-        "cartpole", EnvConfig(id="CartPole-v1"), AgentConfig(hidden=(64, 64), head_units=0, activation="tanh"), 64, 32
+
+def _locomotion(task: str, num_observations: int, num_actions: int, unroll_length: int = 40) -> Workload:
+    return Workload(
+        config=_workload("halfcheetah", EnvConfig(suite="mujoco", id=task), _MLP, 64, unroll_length),
+        plain=ceiling.Plain(
+            simulator=_envpool(task),
+            network=lambda: ceiling.mlp(num_observations, (512, 256), 256, 2 * num_actions, nn.ReLU),
+            observation=(num_observations,),
+            pixels=False,
+            num_envs=64,
+            unroll_length=unroll_length,
+        ),
+    )
+
+
+def _breakout(agent: AgentConfig, network: Callable[[], nn.Module], recurrent: bool) -> Workload:
+    return Workload(
+        config=_workload("breakout", _ATARI, agent, 32, 20),
+        plain=ceiling.Plain(
+            simulator=_arcade,
+            network=network,
+            observation=(4, 84, 84),
+            pixels=True,
+            recurrent=recurrent,
+            num_envs=32,
+            unroll_length=20,
+        ),
+    )
+
+
+WORKLOADS: dict[str, Workload] = {
+    "cartpole": Workload(
+        config=_workload(
+            "cartpole",
+            EnvConfig(id="CartPole-v1"),
+            AgentConfig(hidden=(64, 64), head_units=0, activation="tanh"),
+            64,
+            32,
+        ),
+        plain=ceiling.Plain(
+            simulator=_vectorised_cartpole,
+            network=lambda: ceiling.mlp(4, (64, 64), 0, 2, nn.Tanh),
+            observation=(4,),
+            pixels=False,
+            num_envs=64,
+            unroll_length=32,
+        ),
     ),
-    "halfcheetah": _workload("halfcheetah", EnvConfig(suite="mujoco", id="HalfCheetah-v5"), _MLP, 64, 40),
-    "humanoid": _workload("humanoid", EnvConfig(suite="mujoco", id="Humanoid-v5"), _MLP, 64, 40),
-    "breakout": _workload("breakout", _ATARI, AgentConfig(pixels="nature", pixel_features=512, head_units=0), 32, 20),
-    "breakout-resnet": _workload("breakout", _ATARI, AgentConfig(pixels="resnet", core="lstm", head_units=0), 32, 20),
+    "halfcheetah": _locomotion("HalfCheetah-v5", 17, 6),
+    "humanoid": _locomotion("Humanoid-v5", 348, 17),
+    "breakout": _breakout(
+        AgentConfig(pixels="nature", pixel_features=512, head_units=0), lambda: ceiling.nature(4, 512, 4), False
+    ),
+    "breakout-resnet": _breakout(
+        AgentConfig(pixels="resnet", core="lstm", head_units=0),
+        lambda: ceiling.ResNetLSTM(4, (16, 32, 32), 256, 4),
+        True,
+    ),
+    "humanoid-run": _locomotion("HumanoidRun-v1", 67, 21, 63),
 }
 
 
@@ -46,27 +130,43 @@ def bench(workload: str, seconds: float) -> list[dict[str, Any]]:
     for name in names:
         result = measure(name, WORKLOADS[name], seconds)
         phases = "  ".join(f"{phase} {share:.0%}" for phase, share in result["phases"].items())
-        print(f"{name:16} {result['agent_steps_per_second']:10,.0f} agent steps/s  {phases}", flush=True)
+        print(
+            f"{name:16} {result['agent_steps_per_second']:10,.0f} agent steps/s  {phases}  "
+            f"{result['ceiling_share']:.0%} of the ceiling {result['ceiling']['together']:,.0f}",
+            flush=True,
+        )
         results.append(result)
     return results
 
 
-def measure(name: str, config: Config, seconds: float) -> dict[str, Any]:
-    """Median of three windows after a warm-up of half a window; the phases are those of the median window."""
+def measure(name: str, workload: Workload, seconds: float) -> dict[str, Any]:
+    """Median of three windows after a warm-up of half a window; the phases are those of the median window.
+
+    The parts of the ceiling are measured between the windows, because the machine's own speed drifts.
+    """
     with tempfile.TemporaryDirectory() as directory:
-        run = Run(config, RunDirectory(directory))
+        run = Run(workload.config, RunDirectory(directory))
         try:
             _window(run, seconds / 2)
-            windows = sorted((_window(run, seconds) for _ in range(WINDOWS)), key=lambda w: w[0])
+            windows, ceilings = [], []
+            for _ in range(WINDOWS):
+                windows.append(_window(run, seconds))
+                ceilings.append(ceiling.measure(workload.plain, seconds / 3))
         finally:
             run.fleet.close()
+    share = statistics.median(rate / limit.together for (rate, _), limit in zip(windows, ceilings, strict=True))
+    windows.sort(key=lambda window: window[0])
+    ceilings.sort(key=lambda limit: limit.together)
     rate, phases = windows[WINDOWS // 2]
+    limit = ceilings[WINDOWS // 2]
     return {
         "workload": name,
         "agent_steps_per_second": rate,
         "windows": [w[0] for w in windows],
         "spread": (windows[-1][0] - windows[0][0]) / statistics.mean(w[0] for w in windows),
         "phases": phases,
+        "ceiling": {**dataclasses.asdict(limit), "together": limit.together},
+        "ceiling_share": share,
     }
 
 

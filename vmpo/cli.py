@@ -90,7 +90,7 @@ class EvaluateOptions:
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions:
     workload: Annotated[str, tyro.conf.Positional] = "all"
-    """cartpole, halfcheetah, humanoid, breakout, breakout-resnet, or all."""
+    """cartpole, halfcheetah, humanoid, breakout, breakout-resnet, humanoid-run, or all."""
     seconds: float = 10.0
     """Length of each of the three measured windows."""
     json: bool = False
