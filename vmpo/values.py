@@ -42,19 +42,35 @@ def gae_returns(
     valid: Bool[Tensor, "T B"] | None = None,
     trace_decay: float = 0.95,
 ) -> Float[Tensor, "T B"]:
-    """Lambda-returns: V(s_t) plus the generalised advantage estimate (Schulman et al. 2016), by backward recursion.
+    """Lambda-returns: V(s_t) plus the generalised advantage estimate (Schulman et al. 2016).
 
     G_t = r_t + gamma ((1 - lambda) V(s_{t+1}) + lambda G_{t+1}). No gradient flows into the target.
     """
     rewards, discounts, values, bootstrap = (x.detach() for x in (rewards, discounts, values, bootstrap))
-    returns = torch.empty_like(values)
-    following_value = following_return = bootstrap
-    for t in reversed(range(len(values))):
-        mixed = torch.lerp(following_value, following_return, trace_decay)
-        target = rewards[t] + discounts[t] * mixed
-        returns[t] = target if valid is None else torch.where(valid[t], target, values[t])
-        following_value, following_return = values[t], returns[t]
-    return returns
+    following_values = torch.cat([values[1:], bootstrap[None]])
+    offsets, factors = rewards + (1.0 - trace_decay) * discounts * following_values, trace_decay * discounts
+    if valid is not None:
+        offsets, factors = torch.where(valid, offsets, values), torch.where(valid, factors, 0.0)
+    return backward_recursion(offsets, factors, bootstrap)
+
+
+def backward_recursion(
+    offsets: Float[Tensor, "T B"], factors: Float[Tensor, "T B"], last: Float[Tensor, " B"]
+) -> Float[Tensor, "T B"]:
+    """x_t = offset_t + factor_t x_{t+1} for all t at once, where x_T is given.
+
+    After each round an entry has taken in twice as many of those behind it: log2 T operations on whole tensors in place
+    of T on slices.
+    """
+    length = len(offsets)
+    offsets = torch.cat([offsets[:-1], torch.addcmul(offsets[-1:], factors[-1:], last[None])])
+    factors = torch.cat([factors[:-1], torch.zeros_like(factors[-1:])])
+    span = 1
+    while span < length:
+        offsets = torch.cat([torch.addcmul(offsets[:-span], factors[:-span], offsets[span:]), offsets[-span:]])
+        factors = torch.cat([factors[:-span] * factors[span:], factors[-span:]])
+        span *= 2
+    return offsets
 
 
 def vtrace(
@@ -81,13 +97,11 @@ def vtrace(
     if valid is not None:
         # With no reward, discount or ratio the target of s_t is V(s_t), whatever stands in the masked entries.
         rewards, discounts, rho, trace = (torch.where(valid, x, 0.0) for x in (rewards, discounts, rho, trace))
-    returns, advantages = torch.empty_like(values), torch.empty_like(values)
-    following_value = following_return = bootstrap
-    for t in reversed(range(len(values))):
-        difference = rho[t] * (rewards[t] + discounts[t] * following_value - values[t])
-        returns[t] = values[t] + difference + discounts[t] * trace[t] * (following_return - following_value)
-        advantages[t] = rewards[t] + discounts[t] * following_return - values[t]
-        following_value, following_return = values[t], returns[t]
+    following_values = torch.cat([values[1:], bootstrap[None]])
+    differences = rho * (rewards + discounts * following_values - values)
+    # v_t - V(s_t) = difference_t + gamma c_t (v_{t+1} - V(s_{t+1})).
+    returns = values + backward_recursion(differences, discounts * trace, torch.zeros_like(bootstrap))
+    advantages = rewards + discounts * torch.cat([returns[1:], bootstrap[None]]) - values
     return VTrace(returns=returns, advantages=advantages if valid is None else torch.where(valid, advantages, 0.0))
 
 
