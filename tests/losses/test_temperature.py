@@ -99,3 +99,13 @@ def test_the_solved_temperature_carries_no_gradient():
     x = random_inputs(79)
     advantages = x.advantages.clone().requires_grad_()
     assert not solve_temperature(advantages, selection(x), 0.1).requires_grad
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.1, 0.5])
+@pytest.mark.parametrize("power", [1, 3, 5])
+def test_more_iterations_do_not_leave_the_solution(power, epsilon):
+    """Rounding at the root must not send the next step away from it."""
+    advantages = torch.randn(8, 40, generator=torch.Generator().manual_seed(power)).double() ** power
+    selected = advantages > advantages.median()
+    solutions = [solve_temperature(advantages, selected, epsilon, iterations=n).item() for n in range(10, 40)]
+    assert solutions == pytest.approx([solutions[0]] * len(solutions), rel=1e-9)

@@ -154,7 +154,7 @@ def solve_temperature(
     selected: Bool[Tensor, "T B"],
     epsilon: float,
     importance_weights: Float[Tensor, "T B"] | None = None,
-    iterations: int = 24,
+    iterations: int = 12,
 ) -> Scalar:
     """The eta that minimises L_eta (Eq. 4) on this batch; not in the paper, which takes one gradient step.
 
@@ -178,7 +178,8 @@ def solve_temperature(
         # d KL / d log eta = -Var(A / eta) under psi.
         slope = (weights * (scaled - mean).square()).sum() / kl
         newton = log_eta + (kl.log() - math.log(epsilon)) / slope
-        inside = (newton > low) & (newton < high)
+        # At the root, rounding may put the step a hair outside: bisecting then would throw it far away again.
+        inside = (newton > low - 1e-9) & (newton < high + 1e-9)
         log_eta = torch.where(inside, newton, 0.5 * (low + high))
     return log_eta.exp().to(advantages.dtype)
 
