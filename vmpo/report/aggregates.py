@@ -18,7 +18,7 @@ Normalise = Callable[[str, float], float]
 
 
 def score_blocks(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """One block for each benchmark, and one for each task that belongs to none.
+    """One block for each benchmark, and one for each task that belongs to none, where it has several scores.
 
     Returns of tasks without reference scores have no common scale, so that each stands for itself, over its seeds.
     """
@@ -30,7 +30,7 @@ def score_blocks(groups: Sequence[Group]) -> list[dict[str, Any]]:
             blocks.append(_block(groups, levels, benchmark.name, _normaliser(benchmark), benchmark.capped))
         tasks = [task for task in tasks if task not in levels]
     blocks += [_block(groups, [task], task, lambda _, value: value, None) for task in tasks]
-    return [block for block in blocks if block["groups"]]
+    return [block for block in blocks if block["several"]]
 
 
 def level_tables(groups: Sequence[Group]) -> list[dict[str, Any]]:
@@ -66,6 +66,7 @@ def _block(
         "normalised": capped is not None,
         "capped": bool(capped),
         "tasks": len(tasks),
+        "several": any(sum(map(len, values)) > 1 for values in scores.values()),
         "groups": [_aggregates(i, groups[i], values, thresholds) for i, values in scores.items()],
     }
 

@@ -22,6 +22,15 @@ function shape(tag, attributes = {}, text) {
   return node;
 }
 
+let printing = false;
+
+// Room for a chart: that of its place on the screen, or its share of a printed page.
+function roomFor(root) {
+  if (!printing) return Math.max(260, root.clientWidth);
+  const columns = root.parentElement.classList;
+  return columns.contains("small") ? 310 : columns.contains("single") || !columns.contains("charts") ? 900 : 450;
+}
+
 const COLOURS = 8;
 const DASHES = ["", "6 3", "2 2", "8 3 2 3"];
 
@@ -38,7 +47,7 @@ function swatch(group) {
 }
 
 class LineChart {
-  // options: title, unit (of the values), height, reference (a line at a value), logY, share (values within 0 and 1)
+  // options: title, unit (of the values), height, reference (a line at a value), atLeast (a range that is always shown), logY, share (values within 0 and 1)
   constructor(host, options) {
     this.options = options;
     this.root = element("div", {class: "chart"}, element("h3", {text: options.title}));
@@ -56,7 +65,7 @@ class LineChart {
   draw(series, axis, logY) {
     this.leave();
     Object.assign(this, {series, axis});
-    const main = series.filter((s) => !s.faint), width = Math.max(260, this.root.clientWidth), height = this.options.height;
+    const main = series.filter((s) => !s.faint), width = roomFor(this.root), height = this.options.height;
     this.width = width;
     this.labelled = width >= 520 && main.length > 1 && main.length <= 8;
     const longest = Math.max(0, ...main.map((s) => Math.min(s.name.length, 24)));
@@ -93,7 +102,7 @@ class LineChart {
 
   domainY() {
     if (this.options.share) return [0, 1];
-    let low = this.options.reference ?? Infinity, high = this.options.reference ?? -Infinity;
+    let [low, high] = this.options.atLeast ?? [Infinity, -Infinity];
     for (const s of this.series) for (const values of [s.y, s.low, s.high]) for (const value of values ?? []) {
       low = Math.min(low, value);
       high = Math.max(high, value);
@@ -106,7 +115,7 @@ class LineChart {
     const {left, right, bottom} = this.frame;
     for (const tick of this.y.ticks) {
       const y = this.y.map(tick);
-      this.plot.append(shape("line", {class: "grid", x1: left, x2: right, y1: y, y2: y}), shape("text", {x: left - 7, y: y + 4, "text-anchor": "end"}, formatNumber(tick)));
+      this.plot.append(shape("line", {class: "grid", x1: left, x2: right, y1: y, y2: y}), shape("text", {x: left - 7, y: y + 4, "text-anchor": "end"}, formatNumber(tick, this.y.digits)));
     }
     this.plot.append(shape("line", {class: "base", x1: left, x2: right, y1: bottom, y2: bottom}));
     for (const tick of this.x.ticks) {
@@ -186,7 +195,7 @@ class LineChart {
     const scale = this.plot.clientWidth / this.width, centre = this.position * scale;
     const left = centre + 14 + this.tip.offsetWidth > this.root.clientWidth ? centre - 14 - this.tip.offsetWidth : centre + 14;
     this.tip.style.left = `${Math.max(0, left)}px`;
-    this.tip.style.top = `${this.plot.offsetTop + 10}px`;
+    this.tip.style.top = `${this.root.firstChild.offsetHeight + 12}px`;
   }
 
   leave() {

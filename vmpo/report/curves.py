@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,30 +48,30 @@ def rounded(value: float | None) -> float | None:
     return int(short) if short == int(short) and abs(short) < 1e15 else short
 
 
-def health_columns(run: Run) -> list[str]:
-    """The run's measurements of dual health, in a fixed order."""
-    return [
-        name
-        for kind in HEALTH
-        for name in sorted(run.columns)
-        if name == kind or (kind[-1] == "/" and name.startswith(kind))
-    ]
+def health_names(names: Iterable[str]) -> list[str]:
+    """Those that are measurements of dual health, each once and in a fixed order."""
+    known = sorted(set(names))
+    return [name for kind in HEALTH for name in known if name == kind or (kind[-1] == "/" and name.startswith(kind))]
+
+
+def minor(points: int) -> int:
+    """Points of a curve of dual health or throughput, where a curve of returns has this many."""
+    return max(FEWEST_POINTS, points // 3)
 
 
 def points_per_curve(groups: Sequence[Group]) -> int:
     """Points that a curve of returns may have within the budget."""
     runs = [run for group in groups for run in group.runs]
-    # A curve of dual health or throughput gets a third of the points of a return.
-    shares = sum(len(run.task_columns) + (len(health_columns(run)) + 1) / 3 for run in runs)
+    shares = sum(len(run.task_columns) + (len(health_names(run.columns)) + 1) / 3 for run in runs)
     return max(FEWEST_POINTS, min(MOST_POINTS, int(BUDGET / max(shares, 1))))
 
 
 def curves(run: Run, points: int) -> dict[str, Any]:
     """What the page draws of a run: its clocks, and values over agent steps by chart."""
     wanted = {f"return {task}": (column, points) for task, column in run.task_columns.items()}
-    wanted |= {f"health {name}": (name, max(FEWEST_POINTS, points // 3)) for name in health_columns(run)}
+    wanted |= {f"health {name}": (name, minor(points)) for name in health_names(run.columns)}
     if "steps_per_second" in run.columns:
-        wanted["throughput steps_per_second"] = ("steps_per_second", max(FEWEST_POINTS, points // 3))
+        wanted["throughput steps_per_second"] = ("steps_per_second", minor(points))
     steps = run.clocks["agent_steps"]
     drawn = {}
     for chart, (name, most) in wanted.items():

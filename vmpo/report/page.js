@@ -130,7 +130,7 @@ function buildRuns() {
 function buildCurves() {
   const place = section("curves", "Learning curves", explain(
     "Mean return of the last 100 training episodes. Where a group has several runs: each as a thin line, their mean as a thick one as far as all of them reach, and its 95% bootstrap interval."));
-  if (DATA.thinned) place.append(explain(`Long curves are thinned to at most ${DATA.points} points that keep every stretch's lowest and highest value.`));
+  if (DATA.thinned) place.append(explain(`Long curves are thinned to at most ${DATA.points} points for returns and a third of that for the rest, which keep the lowest and the highest value of every stretch.`));
   const host = element("div", {class: `charts ${DATA.tasks.length === 1 ? "single" : ""}`});
   place.append(host);
   for (const task of DATA.tasks) followingChart(host, `return ${task}`, {title: task, height: DATA.tasks.length === 1 ? 380 : 270});
@@ -143,6 +143,7 @@ function buildScores() {
   for (const block of DATA.blocks) {
     const unit = block.normalised ? `human-normalised scores in %${block.capped ? ", capped at 100" : ""}, ${count(block.tasks, "task")}` : "return";
     place.append(element("h3", {text: `${block.title}: ${unit}`}), aggregateTable(block));
+    if (new Set(block.groups.map((row) => row.tasks)).size > 1) place.append(explain("Groups that play different numbers of these tasks are not comparable."));
   }
   const host = element("div", {class: `charts ${DATA.blocks.length === 1 ? "single" : ""}`});
   place.append(host);
@@ -164,25 +165,24 @@ function healthOptions(name) {
   const words = {temperature: "Temperature η", e_step_kl_over_bound: "E-step KL over its bound ε_η", entropy: "Entropy of the policy"};
   const [kind, part] = name.split(/\/(.*)/s);
   const title = words[name] ?? (kind === "alpha" ? `Multiplier α of the ${part}` : kind === "kl_over_bound" ? `KL of the ${part} over its bound ε_α` : name);
-  return {title, height: 210, ...(bound ? {reference: 1} : {}), logY: kind === "alpha"};
+  return {title, height: 210, ...(bound ? {reference: 1, atLeast: [0.5, 1.5]} : {}), logY: kind === "alpha"};
 }
 
 function buildHealth() {
-  const names = [...new Set(DATA.runs.flatMap((run) => Object.keys(run.curves)))].filter((chart) => chart.startsWith("health "));
-  if (!names.length) return;
+  if (!DATA.health.length) return;
   const place = section("health", "Dual health", explain("The temperature should keep the E-step's KL at its bound (dotted, 1). A policy KL above 1 for long means that its multiplier α is too slow; α is drawn on a log scale."));
   const host = element("div", {class: "charts small"});
   place.append(host);
-  for (const chart of names) followingChart(host, chart, healthOptions(chart.slice("health ".length)));
+  for (const name of DATA.health) followingChart(host, `health ${name}`, healthOptions(name));
 }
 
 function buildThroughput() {
   if (!DATA.runs.some((run) => run.curves["throughput steps_per_second"] || Object.keys(run.phases).length)) return;
-  const place = section("throughput", "Throughput", explain("Agent steps per second of each run, and the mean share of its wall time in each phase."));
+  const place = section("throughput", "Throughput", explain("Agent steps per second, and the mean share of the wall time in each phase."));
   const host = element("div", {class: "charts single"});
   place.append(host);
   followingChart(host, "throughput steps_per_second", {title: "Agent steps per second", height: 220});
-  const keys = ["simulate", "infer", "learn", "rest"].map((phase) => element("span", {class: "key"}, element("i", {class: `share-${phase}`}), phase));
+  const keys = PHASES.map((phase) => element("span", {class: "key"}, element("i", {class: `share-${phase}`}), phase));
   place.append(element("div", {}, ...keys), phaseTable());
 }
 
@@ -197,7 +197,7 @@ function build() {
   buildHealth();
   buildThroughput();
   if (DATA.groups.length > 1 || Object.keys(DATA.settings.differences).length) {
-    section("settings", "Settings that differ", explain(`${count(DATA.settings.equal, "other setting")} are the same in all runs.`), settingsTable());
+    section("settings", "Settings that differ", explain(`The same in all runs: ${count(DATA.settings.equal, "other setting")}.`), settingsTable());
   }
   if (DATA.videos.length) section("videos", "Videos", videoGallery());
   showControls();
@@ -212,4 +212,7 @@ window.addEventListener("resize", () => {
   clearTimeout(waiting);
   waiting = setTimeout(() => redraw(true), 120);
 });
+for (const [event, value] of [["beforeprint", true], ["afterprint", false]]) {
+  window.addEventListener(event, () => { printing = value; redraw(true); });
+}
 document.documentElement.dataset.ready = Math.round(performance.now());

@@ -1,15 +1,15 @@
 "use strict";
 // Numbers on axes: how they are written, where ticks stand, and how values become pixels.
 
-function formatNumber(value) {
+function formatNumber(value, digits = 3) {
   if (value === null || value === undefined || !isFinite(value)) return "–";
   const size = Math.abs(value);
   if (size === 0) return "0";
   for (const [unit, name] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
-    if (size >= unit * (unit === 1e3 ? 10 : 1) && size < 1e13) return trim(value / unit, 3) + name;
+    if (size >= unit * (unit === 1e3 ? 10 : 1) && size < 1e13) return trim(value / unit, digits) + name;
   }
-  if (size >= 1e13 || size < 1e-3) return value.toExponential(1).replace("e+", "e").replace(".0e", "e").replace("-", "−").replace("e-", "e−");
-  return trim(value, size >= 1000 ? 4 : 3);
+  if (size >= 1e13 || size < 1e-3) return value.toExponential(digits - 2).replace("e+", "e").replace(".0e", "e").replaceAll("-", "−");
+  return trim(value, Math.max(digits, size >= 1000 ? 4 : 0));
 }
 
 function trim(value, digits) {
@@ -45,6 +45,13 @@ function logTicks(low, high, count) {
   return ticks.length >= 2 ? ticks : linearTicks(low, high, count).filter((tick) => tick > 0);
 }
 
+// Digits that neighbouring ticks need to differ.
+function tickDigits(ticks) {
+  if (ticks.length < 2) return 3;
+  const largest = Math.max(...ticks.map(Math.abs)), step = Math.abs(ticks[1] - ticks[0]);
+  return Math.min(15, Math.max(3, Math.ceil(Math.log10(largest / step)) + 1));
+}
+
 // A scale from values to pixels. A logarithm with values at or below zero becomes a symmetric one, linear around zero.
 function makeScale(domain, pixels, {log = false, ticks = 5, time = false} = {}) {
   let [low, high] = domain;
@@ -65,7 +72,7 @@ function makeScale(domain, pixels, {log = false, ticks = 5, time = false} = {}) 
   const [start, end] = [forward(low), forward(high)];
   const map = (value) => pixels[0] + ((forward(value) - start) / (end - start)) * (pixels[1] - pixels[0]);
   const invert = (pixel) => backward(start + ((pixel - pixels[0]) / (pixels[1] - pixels[0])) * (end - start));
-  return {map, invert, ticks: marks, kind, domain: [low, high]};
+  return {map, invert, ticks: marks, kind, digits: kind === "linear" ? tickDigits(marks) : 3};
 }
 
 // Value of a curve at a position, on the straight line between its points; null outside of it.

@@ -83,7 +83,7 @@ function levelBars(host, {groups, rows}) {
   root.append(plot);
   host.append(root);
   return () => {
-    const width = Math.max(260, root.clientWidth), left = Math.min(150, width * 0.3), right = width - 52;
+    const width = roomFor(root), left = Math.min(150, width * 0.3), right = width - 52;
     const bend = (value) => Math.sign(value) * Math.log10(1 + Math.abs(value) / 5);
     const values = entries.flat().map((entry) => bend(entry.value));
     const low = Math.min(0, ...values), high = Math.max(bend(120), ...values);
@@ -109,18 +109,29 @@ function levelBars(host, {groups, rows}) {
   };
 }
 
+const PHASES = ["simulate", "infer", "learn", "rest"];
+
+function meanOf(values) {
+  return values.length ? values.reduce((total, value) => total + value, 0) / values.length : null;
+}
+
 function phaseTable() {
-  const rows = DATA.runs.filter((run) => Object.keys(run.phases).length).map((run) => {
+  const rows = DATA.groups.map((_, group) => {
+    const runs = DATA.runs.filter((run) => run.group === group && run.agent_steps > 0);
+    const phases = PHASES.map((phase) => [phase, meanOf(runs.flatMap((run) => run.phases[phase] ?? [])) ?? 0]);
     const bar = element("div", {class: "shares"});
-    for (const [phase, share] of Object.entries(run.phases)) {
+    for (const [phase, share] of phases) {
       const part = element("div", {class: `share-${phase}`, title: `${phase} ${formatNumber(100 * share)}%`});
       part.style.flex = `${share} 0 0`;
       bar.append(part);
     }
-    const shares = Object.entries(run.phases).map(([phase, share]) => `${phase} ${Math.round(100 * share)}%`).join(", ");
-    return [element("span", {}, swatch(run.group), " ", element("span", {text: run.name})), run.speed, formatNumber(run.speed && run.speed * run.frames / run.agent_steps), bar, shares];
+    const shares = phases.map(([phase, share]) => `${phase} ${Math.round(100 * share)}%`).join(", ");
+    const speeds = runs.filter((run) => run.speed !== null);
+    return [groupName(group), meanOf(speeds.map((run) => run.speed)), meanOf(speeds.map((run) => run.frames / run.seconds)), bar, shares];
   });
-  return table(["run", "agent steps/s", "frames/s", "where the time goes", ""], rows);
+  const node = table(["group", "agent steps/s", "frames/s", "where the time goes", ""], rows);
+  for (const heading of [...node.querySelectorAll("th")].slice(3)) heading.className = "text";
+  return node;
 }
 
 function settingsTable() {
@@ -129,6 +140,7 @@ function settingsTable() {
     return element("tr", {}, element("td", {class: "text", text: field}), ...cells);
   });
   const node = table(["setting", ...DATA.groups], rows);
+  node.classList.add("settings");
   for (const heading of node.querySelectorAll("th")) heading.className = "text";
   return node;
 }
