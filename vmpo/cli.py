@@ -197,7 +197,7 @@ def _report_page(arguments: list[str]) -> int:
     page = report.write(options.directories, options.out)
     for note in page.notes:
         print(f"note: {note}", file=sys.stderr)
-    print(f"{page.path}: {page.runs} runs in {page.groups} groups on {page.tasks} tasks, {page.size / 1e6:.1f} MB")
+    print(f"{page.path}: {page.summary}, {page.size / 1e6:.1f} MB")
     return 0
 
 

@@ -187,7 +187,7 @@ function buildThroughput() {
 }
 
 function build() {
-  byId("summary").textContent = `${count(DATA.runs.length, "run")} in ${count(DATA.groups.length, "group")} on ${count(DATA.tasks.length, "task")}, written ${DATA.written}`;
+  byId("summary").textContent = `${DATA.summary}, written ${DATA.written}`;
   byId("footer").textContent = `vmpo ${DATA.version}. This page is one file and loads nothing from the network.`;
   buildControls();
   buildRuns();

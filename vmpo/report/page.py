@@ -28,9 +28,8 @@ class Report:
     path: Path
     size: int
     """Bytes."""
-    runs: int
-    groups: int
-    tasks: int
+    summary: str
+    """How many runs, groups and tasks it shows."""
     notes: tuple[str, ...]
     """What could not be read, each with the name of its run."""
 
@@ -56,9 +55,7 @@ def write(directories: Iterable[str | Path], out: str | Path = "report.html") ->
     return Report(
         path=out,
         size=len(content),
-        runs=len(runs),
-        groups=len(groups),
-        tasks=len({task for group in groups for task in group.tasks}),
+        summary=_summary(groups),
         notes=tuple(f"{run.name}: {note}" for run in runs for note in run.notes),
     )
 
@@ -87,6 +84,7 @@ def contents(groups: Sequence[Group]) -> dict[str, Any]:
     members = [(index, run) for index, group in enumerate(groups) for run in group.runs]
     runs = [run for _, run in members]
     return {
+        "summary": _summary(groups),
         "version": __version__,
         "written": f"{datetime.now():%Y-%m-%d %H:%M}",
         "points": points,
@@ -94,7 +92,7 @@ def contents(groups: Sequence[Group]) -> dict[str, Any]:
         "health": curves.health_names([name for run in runs for name in run.columns]),
         "groups": [group.name for group in groups],
         "tasks": sorted({task for group in groups for task in group.tasks}),
-        "runs": [{"group": index, **_summary(run), **curves.curves(run, points)} for index, run in members],
+        "runs": [{"group": index, **_overview(run), **curves.curves(run, points)} for index, run in members],
         "blocks": aggregates.score_blocks(groups),
         "levels": aggregates.level_tables(groups),
         "settings": {
@@ -111,7 +109,14 @@ def embedded_json(values: Any) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _summary(run: Run) -> dict[str, Any]:
+def _summary(groups: Sequence[Group]) -> str:
+    tasks = {task for group in groups for task in group.tasks}
+    counts = {"run": sum(len(group.runs) for group in groups), "group": len(groups), "task": len(tasks)}
+    runs, grouped_as, on = (f"{n} {noun}{'' if n == 1 else 's'}" for noun, n in counts.items())
+    return f"{runs} in {grouped_as} on {on}"
+
+
+def _overview(run: Run) -> dict[str, Any]:
     scores = {task: run.score(task) for task in run.task_columns}
     seconds = run.last("seconds")
     return {

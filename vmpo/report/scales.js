@@ -47,9 +47,8 @@ function logTicks(low, high, count) {
 
 // Digits that neighbouring ticks need to differ.
 function tickDigits(ticks) {
-  if (ticks.length < 2) return 3;
-  const largest = Math.max(...ticks.map(Math.abs)), step = Math.abs(ticks[1] - ticks[0]);
-  return Math.min(15, Math.max(3, Math.ceil(Math.log10(largest / step)) + 1));
+  const ratios = ticks.slice(1).map((tick, i) => Math.max(Math.abs(tick), Math.abs(ticks[i])) / (tick - ticks[i]));
+  return Math.min(15, Math.max(3, ...ratios.map((ratio) => Math.ceil(Math.log10(ratio)) + 1)));
 }
 
 // A scale from values to pixels. A logarithm with values at or below zero becomes a symmetric one, linear around zero.
@@ -72,7 +71,7 @@ function makeScale(domain, pixels, {log = false, ticks = 5, time = false} = {}) 
   const [start, end] = [forward(low), forward(high)];
   const map = (value) => pixels[0] + ((forward(value) - start) / (end - start)) * (pixels[1] - pixels[0]);
   const invert = (pixel) => backward(start + ((pixel - pixels[0]) / (pixels[1] - pixels[0])) * (end - start));
-  return {map, invert, ticks: marks, kind, digits: kind === "linear" ? tickDigits(marks) : 3};
+  return {map, invert, ticks: marks, kind, digits: tickDigits(marks)};
 }
 
 // Value of a curve at a position, on the straight line between its points; null outside of it.
@@ -92,7 +91,10 @@ function valueAt(xs, ys, x) {
 function bootstrapBand(rows, resamples = 500) {
   const count = rows.length, length = rows[0].length;
   let state = 12345; // A fixed seed: the same page draws the same band.
-  const draw = () => (state = (state * 48271) % 2147483647) % count;
+  const draw = () => {
+    state = (state * 48271) % 2147483647;
+    return Math.floor((state / 2147483647) * count);
+  };
   const weights = Array.from({length: resamples}, () => {
     const times = new Float64Array(count);
     for (let i = 0; i < count; i++) times[draw()] += 1 / count;
