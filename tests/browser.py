@@ -18,10 +18,18 @@ from websockets.sync.client import ClientConnection, connect
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
-FLAGS = (
-    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --hide-scrollbars --remote-debugging-port=0 about:blank"
-).split()
+FLAGS = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--remote-debugging-port=0",
+]
 
 
 class Browser:
@@ -116,7 +124,7 @@ class Browser:
 def chromium(profile: Path) -> Iterator[Browser]:
     """A browser with a fresh profile folder, which ends with the block."""
     assert CHROMIUM is not None
-    command = [CHROMIUM, *FLAGS[:-1], f"--user-data-dir={profile}", FLAGS[-1]]
+    command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         # Chromium writes the port that it has chosen.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from report_samples import groups_of, large_groups, write_run
@@ -20,7 +22,7 @@ def test_thinning_keeps_the_ends_and_every_peak():
     assert (np.diff(kept) > 0).all()
     # Each stretch between kept points lies within what is kept around it.
     edges = np.linspace(1, 9999, 500).astype(int)
-    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+    for start, stop in itertools.pairwise(edges):
         inside = kept[(kept >= start) & (kept < stop)]
         assert values[inside].max() == values[start:stop].max()
         assert values[inside].min() == values[start:stop].min()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -30,7 +31,7 @@ def thinned(values: Float[np.ndarray, " N"], most: int) -> Int[np.ndarray, " M"]
         return np.arange(len(values))
     edges = np.linspace(1, len(values) - 1, (most - 2) // 2 + 1).astype(int)
     kept = {0, len(values) - 1}
-    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+    for start, stop in itertools.pairwise(edges):
         if stop > start:
             kept |= {start + int(values[start:stop].argmin()), start + int(values[start:stop].argmax())}
     return np.array(sorted(kept))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import os.path
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -79,7 +79,8 @@ def _name(runs: Sequence[Run]) -> str:
     """What the names of the runs have in common, without the beginning of a seed: pong-seed0, pong-seed1 -> pong."""
     if len(runs) == 1:
         return _short(runs[0].name)
-    common = os.path.commonprefix([run.name for run in runs])
+    letters = zip(*(run.name for run in runs), strict=False)
+    common = "".join(same[0] for same in itertools.takewhile(lambda column: len(set(column)) == 1, letters))
     common = re.sub(r"([-_./ ]+(seeds?|s))?[-_./ ]*\d*$", "", common)
     return _short(common if len(common) > 2 else str(runs[0].settings["preset"]))
 

@@ -153,7 +153,7 @@ function buildScores() {
 function buildLevels() {
   for (const levels of DATA.levels) {
     const title = {atari57: "Atari beside the paper", dmlab30: "DMLab levels"}[levels.benchmark] ?? levels.benchmark;
-    const text = levels.benchmark === "atari57" ? "Training returns of these runs beside the paper's multi-task IMPALA and V-MPO, which were trained for far more frames. In brackets: human-normalised." : "Training returns; in brackets human-normalised.";
+    const text = levels.benchmark === "atari57" ? "Training returns of these runs beside the paper's multi-task IMPALA and V-MPO after 11.4 billion frames. In brackets: human-normalised." : "Training returns; in brackets human-normalised.";
     const place = section(`levels-${levels.benchmark}`, title, explain(text));
     others.push(levelBars(place, levels));
     place.append(levelTable(levels));
@@ -215,4 +215,5 @@ window.addEventListener("resize", () => {
 for (const [event, value] of [["beforeprint", true], ["afterprint", false]]) {
   window.addEventListener(event, () => { printing = value; redraw(true); });
 }
-document.documentElement.dataset.ready = Math.round(performance.now());
+// After the first picture: how long the page took to open.
+requestAnimationFrame(() => setTimeout(() => { document.documentElement.dataset.ready = Math.round(performance.now()); }));

@@ -100,6 +100,6 @@ def _can_resample(scores: Scores) -> bool:
     return any(task.shape[-1] > 1 for task in scores)
 
 
-def _percentiles(samples: Float[np.ndarray, " resamples"]) -> Float[np.ndarray, "2"]:
+def _percentiles(samples: Float[np.ndarray, " resamples"]) -> Float[np.ndarray, " ends"]:
     tail = 100 * (1 - LEVEL) / 2
     return np.percentile(samples, [tail, 100 - tail])
