@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import numpy as np
 import pytest
 from browser import CHROMIUM, chromium
@@ -13,6 +15,8 @@ from vmpo.report.page import render
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")
 
 CURVE = "#curves .chart"
+GIF = "R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
+"""One transparent pixel."""
 
 
 @pytest.fixture(scope="module")
@@ -232,6 +236,18 @@ def test_markup_in_names_is_shown_and_not_run(tab, tmp_path):
     assert tab.run("document.querySelectorAll('img:not([src^=\"data:\"])').length") == 0
     assert tab.requests[0].startswith("file:")
     assert all(request.startswith("data:") for request in tab.requests[1:])
+
+
+def test_videos_are_shown_from_the_page_itself(tab, tmp_path):
+    run = write_run(tmp_path / "a")
+    (run / "videos").mkdir()
+    (run / "videos" / "play.gif").write_bytes(base64.b64decode(GIF))
+    report.write([run], tmp_path / "report.html")
+    tab.open(tmp_path / "report.html")
+    assert tab.texts("#videos figcaption") == ["a: play.gif"]
+    assert tab.run("document.querySelector('#videos img').decode().then(() => 'decoded')") == "decoded"
+    assert tab.run("document.querySelector('#videos img').naturalWidth") == 1
+    assert tab.errors == []
 
 
 def test_a_run_without_any_metrics_still_opens(tab, tmp_path):

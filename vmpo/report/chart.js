@@ -72,7 +72,7 @@ class LineChart {
     this.frame = {left: 50, right: width - (this.labelled ? 14 + longest * 6.6 : 10), top: 8, bottom: height - 40};
     this.plot.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.plot.replaceChildren();
-    this.root.dataset.series = main.length;
+    this.root.classList.toggle("crowded", main.length > 5);
     if (!series.length) {
       this.x = null;
       this.plot.append(shape("text", {x: width / 2, y: height / 2, "text-anchor": "middle"}, "nothing to show"));
