@@ -170,7 +170,7 @@ function healthOptions(name) {
 
 function buildHealth() {
   if (!DATA.health.length) return;
-  const place = section("health", "Dual health", explain("The temperature should keep the E-step's KL at its bound (dotted, 1). A policy KL above 1 for long means that its multiplier α is too slow; α is drawn on a log scale."));
+  const place = section("health", "Dual health", explain("The temperature should keep the E-step's KL at its bound (dotted, 1). A policy KL that stays above 1 breaks its bound: its multiplier α lags behind. α is drawn on a log scale."));
   const host = element("div", {class: "charts small"});
   place.append(host);
   for (const name of DATA.health) followingChart(host, `health ${name}`, healthOptions(name));

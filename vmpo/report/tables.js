@@ -73,8 +73,11 @@ function levelBars(host, {groups, rows}) {
     ...agents.map((agent, i) => ({name: `${agent} (paper)`, colour: `var(--published-${i % 2})`, value: row.published[agent][1]})),
   ].filter((entry) => entry.value !== null));
   const root = element("div", {class: "chart"}, element("h3", {text: "Human-normalised score (100% is the human, 0% a random agent)"}));
-  const names = new Map(entries.flat().map((entry) => [entry.name, entry.colour]));
-  root.append(element("div", {}, ...[...names].map(([name, colour]) => {
+  const names = [
+    ...groups.map((group) => [DATA.groups[group], look(group).colour]),
+    ...agents.map((agent, i) => [`${agent} (paper)`, `var(--published-${i % 2})`]),
+  ];
+  root.append(element("div", {}, ...names.map(([name, colour]) => {
     const key = element("span", {class: "key"}, element("i"), element("span", {text: name}));
     key.firstChild.style.background = colour;
     return key;
