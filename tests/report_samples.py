@@ -11,7 +11,7 @@ import numpy as np
 
 from vmpo.config import Config, to_dict
 from vmpo.report.groups import Group, grouped
-from vmpo.report.runs import Run, read_runs
+from vmpo.report.runs import Run, flattened, read_runs
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'><!-- \u2028 \" & 'x"
 """A name that would run if any part of the page took it for markup."""
@@ -81,12 +81,10 @@ def large_groups(runs: int, points: int) -> list[Group]:
         columns = {name: np.exp(0.01 * generator.standard_normal(points).cumsum()) for name in names}
         clocks = {"agent_steps": steps, "frames": 4 * steps, "seconds": columns.pop("seconds").cumsum()}
         nested = settings(run__seed=index % 5, loss__discount=0.9 + 0.001 * (index // 5))
-        flat = {"preset": nested.pop("preset")}
-        flat |= {f"{section}.{field}": value for section, fields in nested.items() for field, value in fields.items()}
         run = Run(
             name=f"run-{index // 5}-seed{index % 5}",
             path=Path("nowhere"),
-            settings=flat,
+            settings=flattened(nested),
             clocks=clocks,
             columns=columns,
             notes=(),

@@ -156,7 +156,7 @@ def test_the_command_writes_the_page_and_tells_of_damage(tmp_path, capsys):
         (["empty"], "empty holds no run (no config.json)"),
         (["run", "empty"], "empty holds no run"),
         (["broken"], "config.json cannot be read"),
-        (["odd"], "config must be an object"),
+        (["odd"], "config.json must be an object of settings"),
         (["run", "--out", "empty"], "empty is a directory"),
         (["run", "--out", "nowhere/report.html"], "directory nowhere does not exist"),
         (["run", "--uot", "x.html"], "did you mean '--out'?"),

@@ -104,6 +104,28 @@ def test_no_module_that_a_run_names_is_imported(tmp_path, monkeypatch):
     assert "trap_of_a_stranger" not in sys.modules
 
 
+def test_runs_of_other_versions_stand_side_by_side(tmp_path):
+    now = write_run(tmp_path / "now")
+    older, newer = write_run(tmp_path / "older"), write_run(tmp_path / "newer")
+    values = json.loads((now / "config.json").read_text())
+    del values["loss"]["popart_rate"]
+    (older / "config.json").write_text(json.dumps(values))
+    values["loss"]["not_known_here"] = [1, {"x": None}]
+    values["not_a_section"] = 3
+    (newer / "config.json").write_text(json.dumps(values))
+    groups = groups_of(now, older, newer)
+    # The missing field has its default, so that the older run has the same settings.
+    assert [[run.name for run in group.runs] for group in groups] == [["now", "older"], ["newer"]]
+    assert differences(groups) == {"loss.not_known_here": ["–", '[1, {"x": null}]'], "not_a_section": ["–", "3"]}
+
+
+def test_a_configuration_nested_beyond_reading_is_a_users_error(tmp_path):
+    path = write_run(tmp_path / "a")
+    (path / "config.json").write_text('{"env": ' + "[" * 100_000)
+    with pytest.raises(UserError, match="cannot be read"):
+        read_runs([path])
+
+
 @pytest.mark.parametrize("make", [lambda p: None, lambda p: p.write_text("x"), lambda p: p.mkdir()])
 def test_what_is_no_run_is_a_users_error(tmp_path, make):
     make(tmp_path / "a")

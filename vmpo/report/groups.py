@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from vmpo.report.runs import Run
 
@@ -37,7 +35,7 @@ class Group:
 
 def grouped(runs: Sequence[Run]) -> list[Group]:
     """Groups in the order of their first runs."""
-    members: dict[str, list[Run]] = {}
+    members: dict[frozenset[tuple[str, str]], list[Run]] = {}
     for run in runs:
         members.setdefault(_key(run), []).append(run)
     names = [_name(group) for group in members.values()]
@@ -53,7 +51,7 @@ def differences(groups: Sequence[Group]) -> dict[str, list[str]]:
     """Settings that are not the same in all runs: field -> the values of each group."""
     fields = list(dict.fromkeys(field for group in groups for run in group.runs for field in run.settings))
     rows = {
-        field: [list(dict.fromkeys(shown(run.settings.get(field)) for run in group.runs)) for group in groups]
+        field: [list(dict.fromkeys(run.settings.get(field, "–") for run in group.runs)) for group in groups]
         for field in fields
     }
     return {
@@ -63,16 +61,11 @@ def differences(groups: Sequence[Group]) -> dict[str, list[str]]:
     }
 
 
-def shown(value: Any) -> str:
-    """A setting as text."""
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _key(run: Run) -> str:
+def _key(run: Run) -> frozenset[tuple[str, str]]:
     left_out = {"run.seed", "preset"}  # A preset is where settings came from, not a setting.
     if len(run.task_columns) <= 1:
         left_out.add("env.id")
-    return json.dumps({field: value for field, value in run.settings.items() if field not in left_out}, sort_keys=True)
+    return frozenset((field, value) for field, value in run.settings.items() if field not in left_out)
 
 
 def _name(runs: Sequence[Run]) -> str:
@@ -82,7 +75,7 @@ def _name(runs: Sequence[Run]) -> str:
     letters = zip(*(run.name for run in runs), strict=False)
     common = "".join(same[0] for same in itertools.takewhile(lambda column: len(set(column)) == 1, letters))
     common = re.sub(r"([-_./ ]+(seeds?|s))?[-_./ ]*\d*$", "", common)
-    return _short(common if len(common) > 2 else str(runs[0].settings["preset"]))
+    return _short(common if len(common) > 2 else runs[0].settings["preset"])
 
 
 def _short(name: str) -> str:

@@ -110,7 +110,7 @@ function runRow(run, i) {
   const box = element("input", {type: "checkbox", id: `run-${i}`, on: {change: flip}});
   const scores = Object.values(run.scores).filter((score) => score !== null);
   const text = scores.length > 1 ? `${scores.length} tasks` : scores.length ? scores[0] : "–";
-  const cells = [element("label", {}, box, swatch(run.group), element("span", {text: run.name})), run.environment, String(run.seed), run.frames, formatSeconds(run.seconds), run.speed, text];
+  const cells = [element("label", {}, box, swatch(run.group), element("span", {text: run.name})), run.environment, run.seed, run.frames, formatSeconds(run.seconds), run.speed, text];
   const row = element("tr", {}, ...cells.map(cell));
   row.children[0].className = "text wide";
   row.children[1].className = "text";

@@ -83,6 +83,7 @@ def contents(groups: Sequence[Group]) -> dict[str, Any]:
     points = curves.points_per_curve(groups)
     members = [(index, run) for index, group in enumerate(groups) for run in group.runs]
     runs = [run for _, run in members]
+    different = differences(groups)
     return {
         "summary": _summary(groups),
         "version": __version__,
@@ -96,8 +97,8 @@ def contents(groups: Sequence[Group]) -> dict[str, Any]:
         "blocks": aggregates.score_blocks(groups),
         "levels": aggregates.level_tables(groups),
         "settings": {
-            "differences": differences(groups),
-            "equal": len(runs[0].settings) - len(differences(groups)) if runs else 0,
+            "differences": different,
+            "equal": len({field for run in runs for field in run.settings}) - len(different),
         },
         "videos": videos.embedded(runs),
     }
@@ -121,9 +122,8 @@ def _overview(run: Run) -> dict[str, Any]:
     seconds = run.last("seconds")
     return {
         "name": run.name,
-        "seed": run.seed,
-        "preset": str(run.settings["preset"]),
-        "environment": str(run.settings["env.id"]),
+        "seed": run.settings["run.seed"],
+        "environment": run.settings["env.id"],
         "frames": curves.rounded(run.last("frames")),
         "agent_steps": curves.rounded(run.last("agent_steps")),
         "seconds": curves.rounded(seconds),

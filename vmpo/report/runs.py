@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from vmpo.config import to_dict
+from vmpo.config import Config, to_dict
 from vmpo.errors import UserError
 from vmpo.run_directory import RunDirectory
 
@@ -35,8 +35,8 @@ class Run:
     name: str
     """End of the path, as long as needed to be unique among the runs of the report."""
     path: Path
-    settings: dict[str, Any]
-    """``section.field`` -> value."""
+    settings: dict[str, str]
+    """``section.field`` -> its value as text."""
     clocks: dict[str, Float[np.ndarray, " rows"]]
     columns: dict[str, Float[np.ndarray, " rows"]]
     """Measured values; NaN where a line lacks one."""
@@ -44,16 +44,12 @@ class Run:
     """What could not be read."""
 
     @property
-    def seed(self) -> int:
-        return int(self.settings["run.seed"])
-
-    @property
     def task_columns(self) -> dict[str, str]:
         """Task -> the column of its return. With one task it goes by the environment's id."""
         several = {name.removeprefix("return/"): name for name in self.columns if name.startswith("return/")}
         if several:
             return dict(sorted(several.items()))
-        return {str(self.settings["env.id"]): "return_mean"} if "return_mean" in self.columns else {}
+        return {self.settings["env.id"]: "return_mean"} if "return_mean" in self.columns else {}
 
     def score(self, task: str) -> float | None:
         """The last measured return of a task: the mean over its last 100 training episodes."""
@@ -86,10 +82,7 @@ def read_runs(directories: Iterable[str | Path]) -> list[Run]:
 def _read_run(path: Path, name: str) -> Run:
     if not path.is_dir():
         raise UserError(f"{path} is no run directory")
-    # Trusting a module's name imports nothing: only making the environment would.
-    sections = to_dict(RunDirectory(path).read_config(trust=True))
-    settings = {"preset": sections.pop("preset")}
-    settings |= {f"{section}.{field}": value for section, fields in sections.items() for field, value in fields.items()}
+    settings = _read_settings(RunDirectory(path).config_file)
     rows, notes = _read_rows(path / "metrics.jsonl")
     # A stable sort: lines of a run that was resumed by hand may overlap.
     rows.sort(key=lambda row: row["agent_steps"])
@@ -98,6 +91,42 @@ def _read_run(path: Path, name: str) -> Run:
     clocks = {clock: np.maximum.accumulate(columns.pop(clock, np.zeros(0))) for clock in CLOCKS}
     columns = {name: column for name, column in columns.items() if np.isfinite(column).any()}
     return Run(name=name, path=path, settings=settings, clocks=clocks, columns=columns, notes=tuple(notes))
+
+
+def _read_settings(path: Path) -> dict[str, str]:
+    """The configuration as text, whichever version of this package wrote it.
+
+    Fields that are newer than the run have their defaults, and fields that are not known here are kept: runs of
+    several versions can stand side by side. Nothing that a configuration names is imported.
+    """
+    if not path.is_file():
+        raise UserError(f"{path.parent} holds no run (no config.json)")
+    try:
+        values = json.loads(path.read_bytes())
+        if not isinstance(values, dict):
+            raise UserError(f"{path} must be an object of settings, not {str(values)[:40]}")
+        return {**flattened(to_dict(Config())), **flattened(values)}
+    except UserError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+
+
+def flattened(config: Mapping[str, Any]) -> dict[str, str]:
+    """``section.field`` -> its value as text."""
+    flat: dict[str, str] = {}
+    for section, fields in config.items():
+        if isinstance(fields, dict):
+            flat |= {f"{section}.{field}": _text(value) for field, value in fields.items()}
+        else:
+            flat[section] = _text(fields)
+    return flat
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        value = int(value)  # 1 and 1.0 are the same setting.
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _read_rows(path: Path) -> tuple[list[dict[str, float]], list[str]]:
