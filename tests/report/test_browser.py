@@ -79,6 +79,15 @@ def test_a_group_is_drawn_as_its_runs_their_mean_and_its_interval(opened):
     assert opened.texts(f"{CURVE} text.direct") == ["good (3)", "other"]
 
 
+def test_scores_are_aggregated_and_profiled_where_there_are_several(opened):
+    assert opened.texts("#scores th") == ["group", "runs per task", "IQM", "mean"]
+    good, other = opened.run("[...document.querySelectorAll('#scores tbody tr')].map((row) => row.textContent)")
+    # Last returns of 195, 225 and 255; a single run has no interval.
+    assert good == " good3225 [195, 255]225 [195, 255]"
+    assert other == " other1−19−19"
+    assert opened.run("document.querySelectorAll('#scores path.main').length") == 1
+
+
 def test_hovering_reads_out_values_at_the_pointer(opened):
     assert opened.texts(".tip") == []
     opened.hover(f"{CURVE} svg.plot", 0.3)

@@ -155,6 +155,7 @@ def test_the_command_writes_the_page_and_tells_of_damage(tmp_path, capsys):
         (["missing"], "missing is no run directory"),
         (["empty"], "empty holds no run (no config.json)"),
         (["run", "empty"], "empty holds no run"),
+        (["."], "it contains runs, such as"),
         (["broken"], "config.json cannot be read"),
         (["odd"], "config.json must be an object of settings"),
         (["run", "--out", "empty"], "empty is a directory"),

@@ -46,7 +46,9 @@ function aggregateTable(block) {
 
 function profileChart(host, block) {
   const chart = new LineChart(host, {title: `${block.title}: share of runs above a score`, height: 250, share: true});
-  const series = block.groups.map(({group, profile}) => ({
+  // The profile of a single score is a step that says no more than its number.
+  const several = block.groups.filter(({tasks, runs}) => tasks * runs[1] > 1);
+  const series = several.map(({group, profile}) => ({
     name: DATA.groups[group], group, x: profile.thresholds, y: profile.shares, low: profile.low, high: profile.high,
   }));
   const percent = block.normalised ? "%" : "";
