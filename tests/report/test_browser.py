@@ -80,7 +80,7 @@ def test_a_group_is_drawn_as_its_runs_their_mean_and_its_interval(opened):
 
 
 def test_scores_are_aggregated_and_profiled_where_there_are_several(opened):
-    assert opened.texts("#scores th") == ["group", "runs per task", "IQM", "mean"]
+    assert opened.texts("#scores th") == ["group", "runs", "IQM", "mean"]
     good, other = opened.run("[...document.querySelectorAll('#scores tbody tr')].map((row) => row.textContent)")
     # Last returns of 195, 225 and 255; a single run has no interval.
     assert good == " good3225 [195, 255]225 [195, 255]"

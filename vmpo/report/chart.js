@@ -69,7 +69,7 @@ class LineChart {
     this.width = width;
     this.labelled = width >= 520 && main.length > 1 && main.length <= 8;
     const longest = Math.max(0, ...main.map((s) => Math.min(s.name.length, 24)));
-    this.frame = {left: 50, right: width - (this.labelled ? 14 + longest * 6.6 : 10), top: 8, bottom: height - 40};
+    this.frame = {left: 50, right: width - (this.labelled ? 14 + longest * 7.3 : 10), top: 8, bottom: height - 40};
     this.plot.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.plot.replaceChildren();
     this.root.classList.toggle("crowded", main.length > 5);

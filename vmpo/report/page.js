@@ -139,7 +139,7 @@ function buildCurves() {
 function buildScores() {
   if (!DATA.blocks.length) return;
   const place = section("scores", "Aggregate scores", explain(
-    "A run's score is its last return. IQM: mean of the middle half of all runs. In brackets: 95% stratified bootstrap intervals, which need several runs of a task. Definitions of Agarwal et al. 2021."));
+    "A run's score is its last return. IQM: mean of the middle half of all runs; runs are counted per task. In brackets: 95% stratified bootstrap intervals, which need several runs of a task. Definitions of Agarwal et al. 2021."));
   for (const block of DATA.blocks) {
     const unit = block.normalised ? `human-normalised scores in %${block.capped ? ", capped at 100" : ""}, ${count(block.tasks, "task")}` : "return";
     place.append(element("h3", {text: `${block.title}: ${unit}`}), aggregateTable(block));

@@ -41,7 +41,7 @@ function aggregateTable(block) {
     groupName(row.group), ...(block.tasks > 1 ? [row.tasks] : []), runsOf(row.runs),
     ...names.map((name) => estimateCell(row.estimates[name], row.group, domain)),
   ]);
-  return table(["group", ...(block.tasks > 1 ? ["tasks"] : []), "runs per task", ...names], rows);
+  return table(["group", ...(block.tasks > 1 ? ["tasks"] : []), "runs", ...names], rows);
 }
 
 function profileChart(host, block) {
