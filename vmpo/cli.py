@@ -29,6 +29,7 @@ USAGE = """usage: vmpo COMMAND ...
   vmpo train [PRESET] [--env ID] [--directory D] [--frames N] [--seed S] [--section.field value ...]
   vmpo resume D [--frames N]          continue a run from its newest checkpoint
   vmpo evaluate D [--episodes N]      play whole episodes with a trained agent
+  vmpo report D... [--out FILE]       one page with the curves, scores and health of one or more runs
   vmpo presets [NAME]                 list the presets, or show one
   vmpo bench [WORKLOAD]               measure throughput on this machine
 
@@ -88,6 +89,14 @@ class EvaluateOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    directories: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Run directories; those that differ only in their seed are drawn as one group."""
+    out: str = "report.html"
+    """The page to write; a file of that name is replaced."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class BenchOptions:
     workload: Annotated[str, tyro.conf.Positional] = "all"
     """cartpole, halfcheetah, humanoid, breakout, breakout-resnet, humanoid-run, or all."""
@@ -103,6 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "train": _train,
         "resume": _resume,
         "evaluate": _evaluate,
+        "report": _report_page,
         "presets": _presets,
         "bench": _bench,
     }
@@ -177,6 +187,17 @@ def _evaluate(arguments: list[str]) -> int:
         trust=options.trust,
     )
     _print_evaluation(result.summary(), options.json, "sampled" if options.sampled else "greedy")
+    return 0
+
+
+def _report_page(arguments: list[str]) -> int:
+    options = parse(ReportOptions, arguments, "vmpo report")
+    from vmpo import report
+
+    page = report.write(options.directories, options.out)
+    for note in page.notes:
+        print(f"note: {note}", file=sys.stderr)
+    print(f"{page.path}: {page.summary}, {page.size / 1e6:.1f} MB")
     return 0
 
 
