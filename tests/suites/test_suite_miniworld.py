@@ -312,6 +312,20 @@ def test_who_does_not_know_gets_little_of_what_is_to_be_had(level: str, full: fl
 
 
 @pytest.mark.parametrize("level", ["choose_colour", "choose_shape"])
+def test_an_instruction_alone_tells_something_and_a_picture_alone_nothing(level: str) -> None:
+    read: dict[str, list[bool]] = {}
+    seen: dict[tuple[str, str], list[bool]] = {}
+    for game in games(level, 900):
+        left, right = sorted(game.things, key=lambda thing: thing.x)
+        names = (left.colour, right.colour) if level == "choose_colour" else (left.shape, right.shape)
+        read.setdefault(game.trial.instruction, []).append(left.reward > 0)
+        seen.setdefault(names, []).append(left.reward > 0)
+    assert sorted(float(np.mean(sides)) for sides in read.values()) == pytest.approx([0.2, 0.5, 0.8], abs=0.1)
+    assert len(seen) == 6
+    assert [float(np.mean(sides)) for sides in seen.values()] == pytest.approx([0.5] * 6, abs=0.2)
+
+
+@pytest.mark.parametrize("level", ["choose_colour", "choose_shape"])
 def test_who_strays_stands_before_the_next_choice_soon(level: str) -> None:
     [game] = games(level, 1)
     first = game.trial
