@@ -17,14 +17,24 @@ from vmpo.learning import checkpoint
 
 KILLS = int(os.environ.get("VMPO_KILLS", "3"))
 INTERVAL = 0.3
-"""Seconds between checkpoints: so short that many kills fall into a save."""
+"""Seconds between checkpoints."""
+SLOW_SAVES = """
+import sys, time
+from vmpo.cli import main
+from vmpo.learning import checkpoint
+sync = checkpoint._sync
+checkpoint._sync = lambda path: (time.sleep(0.3), sync(path))
+sys.exit(main(sys.argv[1:]))
+"""
+"""Each save waits before each of its four fsyncs, so that most kills fall into the middle of one."""
 SLACK = 3.0
 """Seconds that an unroll, a save and the machine's other work may add."""
 
 
-def vmpo(*arguments):
+def vmpo(*arguments, slow_saves=False):
+    program = ["-c", SLOW_SAVES] if slow_saves else ["-m", "vmpo"]
     return subprocess.Popen(
-        [sys.executable, "-m", "vmpo", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, *program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
@@ -54,12 +64,13 @@ def test_kills_at_random_moments_lose_at_most_one_interval(tmp_path):
         *("train", "cartpole", "--directory", str(run), "--frames", "100000000", "--run.tensorboard", "False"),
         *("--run.checkpoint-seconds", str(INTERVAL), "--run.log-seconds", "0.05", "--run.evaluation-episodes", "0"),
     )
-    reached = logged = 0
-    for _ in range(KILLS):
+    reached = logged = within_a_save = 0
+    for kill in range(KILLS):
         wait_for_progress(metrics, logged, process)
         time.sleep(generator.uniform(0.0, 1.0))
         process.send_signal(signal.SIGKILL)
         process.wait()
+        within_a_save += any((run / "checkpoints").glob(".step_*.tmp"))
         seen = last_line(metrics)
         saved = checkpoint.latest(run / "checkpoints")
         assert saved.damaged == ()
@@ -67,7 +78,8 @@ def test_kills_at_random_moments_lose_at_most_one_interval(tmp_path):
         assert seen["seconds"] - saved.progress["seconds"] <= INTERVAL + SLACK
         # The lines of the killed process stay until the next one drops them: only what is beyond them is new.
         reached, logged = saved.progress["agent_steps"], seen["agent_steps"]
-        process = vmpo("resume", str(run), "--quiet")
+        process = vmpo("resume", str(run), "--quiet", slow_saves=kill % 2 == 0)
+    assert within_a_save >= KILLS // 4
     wait_for_progress(metrics, logged, process)
     process.send_signal(signal.SIGTERM)
     output, errors = process.communicate(timeout=60)

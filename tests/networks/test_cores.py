@@ -150,11 +150,12 @@ def test_lstm_runs_once_per_stretch_without_resets():
     assert calls == [3, 8, 1]
 
 
-def test_three_lstm_layers_pass_their_first_input_on():
-    """PyTorch's own initialisation leaves 0.003 of a unit input."""
-    core = make_core(512, AgentConfig(core="lstm", lstm_layers=3))
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_lstm_layers_pass_their_first_input_on(layers):
+    """PyTorch's own initialisation leaves 0.15, 0.02 and 0.003 of a unit input."""
+    core = make_core(512, AgentConfig(core="lstm", lstm_layers=layers))
     outputs, _ = core.step(torch.randn(64, 512), torch.ones(64, dtype=torch.bool), core.initial_state(64))
-    assert outputs.std(dim=0).mean() > 0.006
+    assert 0.1 < outputs.std(dim=0).mean() < 0.3
 
 
 @pytest.mark.parametrize("memory", [1, 4])

@@ -32,15 +32,21 @@ def orthogonal(layer: Layer, gain: float = math.sqrt(2.0)) -> Layer:
     return layer
 
 
+UPPER_GAIN = 6.0
+"""What brings the hidden states of an LSTM layer, about 1/6 wide at the start, to unit width for the layer above."""
+
+
 def recurrent(lstm: nn.LSTM) -> nn.LSTM:
-    """Initialise an LSTM in place: inputs of unit gain, orthogonal recurrence, the forget gates open by a bias of 1.
+    """Initialise an LSTM in place: inputs of unit width, orthogonal recurrence, the forget gates open by a bias of 1.
 
     PyTorch's default scales by the hidden width whatever the input's. An instruction then leaves the text LSTM at a
-    tenth of the picture's size and fades further in each layer of the core: such an agent does not learn to read.
+    tenth of the picture's size, and each layer of the core takes away most of the rest: three of them leave 0.003 of a
+    unit input in place of 0.17. Such an agent does not learn to read.
     """
     for name, parameter in lstm.named_parameters():
         if name.startswith("weight_ih"):
-            nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
+            gain = 1.0 if name == "weight_ih_l0" else UPPER_GAIN
+            nn.init.normal_(parameter, std=gain * parameter.shape[1] ** -0.5)
         elif name.startswith("weight_hh"):
             for gate in parameter.chunk(4):
                 nn.init.orthogonal_(gate)
