@@ -27,8 +27,8 @@ checkpoint._sync = lambda path: (time.sleep(0.3), sync(path))
 sys.exit(main(sys.argv[1:]))
 """
 """Each save waits before each of its four fsyncs, so that most kills fall into the middle of one."""
-SLACK = 3.0
-"""Seconds that an unroll, a save and the machine's other work may add."""
+SLACK = {False: 3.0, True: 10.0}
+"""Seconds that an unroll, a save and the machine's other work may add; more where saves are slow."""
 
 
 def vmpo(*arguments, slow_saves=False):
@@ -65,7 +65,8 @@ def test_kills_at_random_moments_lose_at_most_one_interval(tmp_path):
         *("--run.checkpoint-seconds", str(INTERVAL), "--run.log-seconds", "0.05", "--run.evaluation-episodes", "0"),
     )
     reached = logged = within_a_save = 0
-    for kill in range(KILLS):
+    slow_saves = False
+    for _ in range(KILLS):
         wait_for_progress(metrics, logged, process)
         time.sleep(generator.uniform(0.0, 1.0))
         process.send_signal(signal.SIGKILL)
@@ -75,10 +76,11 @@ def test_kills_at_random_moments_lose_at_most_one_interval(tmp_path):
         saved = checkpoint.latest(run / "checkpoints")
         assert saved.damaged == ()
         assert saved.progress["agent_steps"] >= reached
-        assert seen["seconds"] - saved.progress["seconds"] <= INTERVAL + SLACK
+        assert seen["seconds"] - saved.progress["seconds"] <= INTERVAL + SLACK[slow_saves]
         # The lines of the killed process stay until the next one drops them: only what is beyond them is new.
         reached, logged = saved.progress["agent_steps"], seen["agent_steps"]
-        process = vmpo("resume", str(run), "--quiet", slow_saves=kill % 2 == 0)
+        slow_saves = not slow_saves
+        process = vmpo("resume", str(run), "--quiet", slow_saves=slow_saves)
     assert within_a_save >= KILLS // 4
     wait_for_progress(metrics, logged, process)
     process.send_signal(signal.SIGTERM)
