@@ -22,6 +22,7 @@ from vmpo import presets
 from vmpo.config import ActorConfig, AgentConfig, Config, EnvConfig, LearnerConfig, LossConfig, RunConfig
 from vmpo.errors import RunFailed, UserError, unknown
 from vmpo.metrics import plain_numbers
+from vmpo.options import DoctorOptions, ExportOptions, WatchOptions
 from vmpo.run_directory import RunDirectory, modules_of
 
 USAGE = """usage: vmpo COMMAND ...
@@ -29,6 +30,9 @@ USAGE = """usage: vmpo COMMAND ...
   vmpo train [PRESET] [--env ID] [--directory D] [--frames N] [--seed S] [--section.field value ...]
   vmpo resume D [--frames N]          continue a run from its newest checkpoint
   vmpo evaluate D [--episodes N]      play whole episodes with a trained agent
+  vmpo watch D [--out FILE.mp4|.gif]  record episodes of a trained agent as a video
+  vmpo export D FILE.onnx|.pt2        write a trained agent for other programs, and check it
+  vmpo doctor                         what is installed, what starts, what can draw
   vmpo presets [NAME]                 list the presets, or show one
   vmpo bench [WORKLOAD]               measure throughput on this machine
 
@@ -103,6 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "train": _train,
         "resume": _resume,
         "evaluate": _evaluate,
+        "watch": _watch,
+        "export": _export,
+        "doctor": _doctor,
         "presets": _presets,
         "bench": _bench,
     }
@@ -178,6 +185,31 @@ def _evaluate(arguments: list[str]) -> int:
     )
     _print_evaluation(result.summary(), options.json, "sampled" if options.sampled else "greedy")
     return 0
+
+
+def _watch(arguments: list[str]) -> int:
+    options = parse(WatchOptions, arguments, "vmpo watch")
+    from vmpo.video import watch
+
+    print("\n".join(watch(options.directory, options.out, options, best=options.best, trust=options.trust).lines()))
+    return 0
+
+
+def _export(arguments: list[str]) -> int:
+    options = parse(ExportOptions, arguments, "vmpo export")
+    from vmpo.export import export
+
+    print("\n".join(export(options.directory, options.out, best=options.best, trust=options.trust).lines()))
+    return 0
+
+
+def _doctor(arguments: list[str]) -> int:
+    options = parse(DoctorOptions, arguments, "vmpo doctor")
+    from vmpo.doctor import examine
+
+    findings = examine(options.seconds)
+    print(json.dumps(findings.summary()) if options.json else "\n".join(findings.lines()))
+    return 0 if findings.sound else 1
 
 
 def _presets(arguments: list[str]) -> int:

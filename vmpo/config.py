@@ -216,6 +216,8 @@ class RunConfig:
     """Greedy episodes after training; 0 skips the evaluation."""
     threads: int = 0
     """Threads of torch's operations; 0 means one per core."""
+    video_seconds: float | None = None
+    """Seconds between two recorded episodes of the current agent, kept in the run's videos; None records none."""
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
 
@@ -397,4 +399,5 @@ def _positive_numbers(config: Config) -> list[tuple[str, float | None]]:
         *named,
         ("learner.learning_rate", config.learner.learning_rate),
         ("learner.multiplier_learning_rate", config.learner.multiplier_learning_rate),
+        ("run.video_seconds", config.run.video_seconds),
     ]

@@ -47,7 +47,12 @@ class GymnasiumEnv:
         self._decode = action_decoder(envs.single_action_space)
         self.num_envs = envs.num_envs
         self._resetting = np.zeros(envs.num_envs, np.bool_)
-        self.spec = EnvSpec(observation=self._encode.spec, action=action_spec(envs.single_action_space), tasks=(name,))
+        self.spec = EnvSpec(
+            observation=self._encode.spec,
+            action=action_spec(envs.single_action_space),
+            tasks=(name,),
+            steps_per_second=envs.metadata.get("render_fps") or None,
+        )
 
     def reset(self, seed: int) -> Timestep:
         """Start all episodes anew; the same seed gives the same stream."""
