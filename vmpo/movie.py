@@ -20,7 +20,7 @@ FASTEST = {".mp4": 60.0, ".gif": 50.0}
 """Frames per second that players of a format keep up with; its keys are the formats. A gif counts in 1/100 s."""
 
 ENCODING = {
-    ".mp4": [*"-c:v libx264 -preset veryfast -crf 20 -pix_fmt yuv420p -movflags +faststart".split()],
+    ".mp4": ["-c:v", "libx264", "-preset", "veryfast", "-crf", "20", "-pix_fmt", "yuv420p", "-movflags", "+faststart"],
     # A palette for each frame: one for all would need all frames in memory.
     ".gif": ["-filter_complex", "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1:dither=none"],
 }
@@ -62,11 +62,11 @@ class Movie:
             self._temporary.touch()
         except OSError as error:
             raise UserError(f"cannot write to {self.path.parent}: {error.strerror}") from error
-        command = [imageio_ffmpeg.get_ffmpeg_exe(), *"-loglevel error -y -f rawvideo -pix_fmt rgb24".split()]
+        command = [imageio_ffmpeg.get_ffmpeg_exe(), "-loglevel", "error", "-y", "-f", "rawvideo", "-pix_fmt", "rgb24"]
         command += ["-s", f"{width}x{height}", "-r", f"{self.frames_per_second:.4f}", "-i", "-"]
         command += [*ENCODING[self.path.suffix.lower()], str(self._temporary.absolute())]
         # A file and not a pipe, which nobody would empty.
-        self._complaints = tempfile.TemporaryFile()
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115
         # In a session of its own: Ctrl-C is for the run to decide on, not for its encoder.
         self._encoder = subprocess.Popen(
             command,

@@ -137,7 +137,7 @@ def record(
     with torch.random.fork_rng(devices=[]), ExitStack() as stack:
         torch.manual_seed(options.seed)
         for index, task in enumerate(tasks):
-            with _environment(task, options.seed) as env:
+            with drawn_environment(task, options.seed) as env:
                 speed = env.spec.steps_per_second or UNKNOWN_SPEED
                 every = math.ceil(speed / FASTEST[path.suffix.lower()])
                 if film is None:
@@ -227,10 +227,11 @@ class Player:
 
 
 @contextmanager
-def _environment(config: EnvConfig, seed: int) -> Iterator[VectorEnv]:
+def drawn_environment(config: EnvConfig, seed: int) -> Iterator[VectorEnv]:
     """One environment that can be drawn, also without a display."""
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         os.environ.setdefault("MUJOCO_GL", "egl")
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     with _drawing(config.id):
         env = suites.make(config, 1, seed, render=True)
     try:
@@ -248,4 +249,4 @@ def _drawing(name: str) -> Iterator[None]:
         raise
     except Exception as error:
         said = str(error).strip().splitlines() or [type(error).__name__]
-        raise UserError(f"{name} cannot be drawn: {said[-1]}") from error
+        raise UserError(f"{name} cannot be drawn: {said[-1]}; it must support render_mode='rgb_array'") from error
