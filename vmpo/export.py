@@ -93,14 +93,15 @@ class GreedyStep(nn.Module):
     def forward(self, inputs: Tensors) -> Tensors:
         observation = {name: inputs[name] for name in self._spec.observation}
         batch = next(iter(observation.values())).shape[0]  # len() would fix the batch size
+        first = inputs.get("first", torch.zeros(batch, dtype=torch.bool))
         output, state = self.network.step(
             AgentInput(
                 observation=observation,
                 previous_action=inputs.get(STATE + PREVIOUS_ACTION, torch.zeros(batch, 1)),
                 previous_reward=inputs.get("previous_reward", torch.zeros(batch)),
-                first=inputs.get("first", torch.zeros(batch, dtype=torch.bool)),
+                first=first,
             ),
-            {name: inputs[STATE + name] for name in self.state_names},
+            {name: _forget(inputs[STATE + name], first) for name in self.state_names},
         )
         raw = self._family.distribution(output.policy).mode()
         if self.sees_previous:
@@ -116,6 +117,13 @@ class GreedyStep(nn.Module):
         low, high = torch.where(bounded, self.low, -1.0), torch.where(bounded, self.high, 1.0)
         scaled = low + (raw.clamp(-1.0, 1.0) + 1.0) * 0.5 * (high - low)
         return torch.where(bounded, scaled, torch.minimum(torch.maximum(raw, self.low), self.high))
+
+
+def _forget(state: Tensor, first: Tensor) -> Tensor:
+    """Zeros where an episode starts. A core may only hide what it remembers, and such states could not be compared."""
+    forgotten = first.reshape(-1, *[1] * (state.ndim - 1))
+    # Of booleans, onnxruntime has no masked_fill.
+    return state & ~forgotten if state.dtype == torch.bool else state.masked_fill(forgotten, 0)
 
 
 def _bounds(action: ActionSpec) -> tuple[Tensor, Tensor]:
@@ -159,9 +167,12 @@ def export_policy(policy: Policy, path: Path) -> Exported:
             try:
                 program = torch.export.export(step, (), {"inputs": example}, dynamic_shapes=shapes, strict=False)
                 kind.write(program, tuple(example), outputs, temporary)
-            except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
-                raise RunFailed(f"torch {torch.__version__} cannot export this agent: {error}") from error
-            difference = largest_difference(policy, step, kind.read(temporary))
+                difference = largest_difference(policy, step, kind.read(temporary))
+            except OSError:
+                raise
+            except Exception as error:
+                # Exporters and runtimes raise exceptions of their own for what they cannot do.
+                raise RunFailed(f"this agent cannot be exported to {path.suffix}: {error}") from error
         if not difference <= TOLERANCE:
             raise RunFailed(f"nothing is exported: the file would differ from the agent by {difference:.2g}")
         os.replace(temporary, path)
