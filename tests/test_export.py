@@ -142,7 +142,7 @@ def test_an_agent_that_cannot_be_exported_is_one_error_and_no_file(tmp_path, mon
         raise RuntimeError("no such\noperator")
 
     monkeypatch.setattr(torch.export, "export", refuse)
-    with pytest.raises(RunFailed, match="cannot be exported to .onnx"):
+    with pytest.raises(RunFailed, match=r"cannot be exported to \.onnx"):
         export_policy(policy(), tmp_path / "agent.onnx")
     assert list(tmp_path.iterdir()) == []
 
