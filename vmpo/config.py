@@ -395,9 +395,5 @@ def _positive_numbers(config: Config) -> list[tuple[str, float | None]]:
             "popart_minimum",
         )
     ]
-    return [
-        *named,
-        ("learner.learning_rate", config.learner.learning_rate),
-        ("learner.multiplier_learning_rate", config.learner.multiplier_learning_rate),
-        ("run.video_seconds", config.run.video_seconds),
-    ]
+    named += [(f"learner.{n}", getattr(config.learner, n)) for n in ("learning_rate", "multiplier_learning_rate")]
+    return [*named, ("run.video_seconds", config.run.video_seconds)]
