@@ -117,6 +117,7 @@ COMMAND_LINE = [
     Case("a directory with a run", f"train {SMALL} --directory run", "already holds a run", prepare=nothing),
     Case("levels without test versions", "evaluate run --held-out", "no held-out levels", prepare=nothing),
     Case("video format", "watch run --out video.mp5", "did you mean '.mp4'", prepare=nothing),
+    Case("task to watch", "watch run --task CartPole", "did you mean 'CartPole-v1'", prepare=nothing),
     Case("video without a format", "watch run --out video", "known: .gif, .mp4", prepare=nothing),
     Case("a file above the video", "watch run --out a_file/video.mp4", "cannot write to a_file", prepare=nothing),
     Case("fewer than no frames", "resume run --frames -1", "run.frames=-1 must be at least 1", prepare=nothing),

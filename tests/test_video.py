@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import importlib.util
 import json
 import os
@@ -210,6 +212,51 @@ def test_several_tasks_are_recorded_one_after_the_other_each_with_its_own_value(
     expected = [shown(float(v)) for v in saved.tensors["popart.mean"] + scale * torch.tensor([1.0, 2.0])]
     values = [c.numbers["value"] for c in captions]
     assert values == [expected[0]] * 3 + ["(end)"] + [expected[1]] * 5 + ["(end)"]
+
+    captions.clear()
+    recorded = record(trained, tmp_path / "video.mp4", VideoOptions(task="probes:Limited-v0", max_steps=2))
+    assert [(take.task, take.steps) for take in recorded.takes] == [("probes:Limited-v0", 2)]
+    assert [c.numbers["value"] for c in captions] == [expected[1]] * 3
+
+
+def test_while_training_each_video_shows_the_next_task(tmp_path, monkeypatch):
+    shown_tasks = []
+    keep = lambda trained, path, options, safe_moment: shown_tasks.append(options.task)  # noqa: E731
+    monkeypatch.setattr(sys.modules["vmpo.train"], "record", keep)
+    ids = ["probes:Counting-v0", "probes:Limited-v0"]
+    trained_run(tmp_path / "run", ",".join(ids), "--run.video-seconds", "1e-9", "--frames", "96")
+    assert shown_tasks == [ids[0], ids[1], ids[0]]
+
+
+@pytest.mark.parametrize(("command", "function"), [("watch", "vmpo.video.watch"), ("export", "vmpo.export.export")])
+def test_every_option_reaches_its_function(command, function, monkeypatch, capsys):
+    received = []
+
+    def enough(*given, **options):
+        received.append((given, options))
+        raise UserError("enough")
+
+    module, _, name = function.rpartition(".")
+    monkeypatch.setattr(importlib.import_module(module), name, enough)
+    where = ["d", "--out", "f.gif"] if command == "watch" else ["d", "f.onnx"]
+    choice = ["--episodes", "3", "--seed", "7", "--sampled", "--max-steps", "9", "--task", "t"]
+    assert main([command, *where, "--best", "--trust", *(choice if command == "watch" else [])]) == 2
+    [(given, options)] = received
+    assert options == {"best": True, "trust": True}
+    assert given[:2] == ("d", where[-1])
+    if command == "watch":
+        chosen = {f.name: getattr(given[2], f.name) for f in dataclasses.fields(VideoOptions)}
+        assert chosen == {"episodes": 3, "seed": 7, "sampled": True, "max_steps": 9, "task": "t"}
+
+
+def test_the_best_checkpoint_is_recorded_where_asked_and_the_newest_otherwise(tmp_path):
+    run = trained_run(tmp_path / "run", "CartPole-v1")
+    older, newer = sorted((run / "checkpoints").glob("step_*"))[-2:]
+    for path, score in ((older, 2.0), (newer, 1.0)):
+        progress = json.loads((path / "progress.json").read_text())
+        (path / "progress.json").write_text(json.dumps({**progress, "score": score}))
+    for best, expected in ((True, older), (False, newer)):
+        assert watch(run, options=VideoOptions(max_steps=1), best=best).path.stem == expected.name
 
 
 def test_each_level_of_a_silenced_lab_is_played_silenced():

@@ -108,6 +108,7 @@ class Run:
         self.agent_steps = 0
         self.seconds = 0.0
         self.resumed = saved is not None
+        self.videos = 0
         self.window = EpisodeWindow()
         first_env = suites.make(config.env, config.actors.num_envs, config.run.seed)
         self.spec: EnvSpec = first_env.spec
@@ -260,15 +261,16 @@ class Run:
             self.log.note_disk_fault("a checkpoint", error)
 
     def _try_to_record(self) -> None:
-        """A greedy episode of each task with the current weights. Whatever goes wrong with it, training goes on."""
-        step = self.learner.learner_step
+        """A greedy episode with the current weights, of each task in turn. If it goes wrong, training goes on."""
+        step, tasks = self.learner.learner_step, suites.task_ids(self.config.env)
         trained = Trained(
             config=self.config,
             weights=self.learner_weights(),
             statistics=self.learner.statistics,
             learner_step=step,
         )
-        options = VideoOptions(max_steps=VIDEO_STEPS)
+        options = VideoOptions(max_steps=VIDEO_STEPS, task=tasks[self.videos % len(tasks)])
+        self.videos += 1
         try:
             record(trained, self.directory.videos / video_name(step), options, self.stop.check)
         except Stopped:

@@ -16,7 +16,7 @@ from jaxtyping import UInt8
 
 from vmpo import suites
 from vmpo.config import Config, EnvConfig
-from vmpo.errors import UserError
+from vmpo.errors import UserError, unknown
 from vmpo.learning import checkpoint
 from vmpo.movie import FASTEST, Movie, check_format
 from vmpo.overlay import Canvas, Caption, shown
@@ -39,6 +39,8 @@ class VideoOptions:
     """Sample actions as in training instead of taking the most likely ones."""
     max_steps: int = 5_000
     """Agent steps after which an episode is cut."""
+    task: str | None = None
+    """Record this task alone, of a run that has several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,16 +135,20 @@ def record(
     check_format(path)
     film: Film | None = None
     takes: list[Take] = []
-    tasks = suites.each_task(trained.config.env)
+    names, tasks = suites.task_ids(trained.config.env), suites.each_task(trained.config.env)
+    if options.task is not None and options.task not in names:
+        raise unknown("task", options.task, names)
     with torch.random.fork_rng(devices=[]), ExitStack() as stack:
         torch.manual_seed(options.seed)
-        for index, task in enumerate(tasks):
+        for index, (name, task) in enumerate(zip(names, tasks, strict=True)):
+            if options.task not in (None, name):
+                continue
             with drawn_environment(task, options.seed) as env:
                 speed = env.spec.steps_per_second or UNKNOWN_SPEED
                 every = math.ceil(speed / FASTEST[path.suffix.lower()])
                 if film is None:
                     film = Film(stack.enter_context(Movie(path, speed / every)))
-                spec = replace(env.spec, tasks=tuple(t.id for t in tasks))
+                spec = replace(env.spec, tasks=names)
                 policy = Policy(spec, trained.config, trained.weights, trained.statistics)
                 player = Player(env=env, policy=policy, task=index, options=options, safe_moment=safe_moment)
                 for episode in range(options.episodes):
