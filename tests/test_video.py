@@ -66,8 +66,9 @@ def left_behind(folder):
 
 @pytest.mark.parametrize("suffix", [".mp4", ".gif"])
 def test_every_step_is_a_frame_with_the_picture_enlarged_over_its_strip(counting, tmp_path, suffix):
-    out = tmp_path / f"video{suffix}"
-    recorded = watch(counting, out, VideoOptions(episodes=2), trust=True)
+    out, random_state = tmp_path / f"video{suffix}", torch.get_rng_state()
+    recorded = watch(counting, out, VideoOptions(episodes=2, sampled=True), trust=True)
+    assert torch.equal(torch.get_rng_state(), random_state), "the caller's random numbers stay as they are"
     assert [(take.episode_return, take.steps, take.ended) for take in recorded.takes] == [(6.0, 3, True)] * 2
     rate, frames = decode(out)
     canvas = Canvas(4, 5)
