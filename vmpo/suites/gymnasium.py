@@ -51,7 +51,7 @@ class GymnasiumEnv:
             observation=self._encode.spec,
             action=action_spec(envs.single_action_space),
             tasks=(name,),
-            steps_per_second=envs.metadata.get("render_fps") or None,
+            steps_per_second=_steps_per_second(envs.metadata),
         )
 
     def reset(self, seed: int) -> Timestep:
@@ -137,6 +137,7 @@ def _in_workers(config: EnvConfig, num_envs: int) -> WorkerEnv:
             observation=ObservationEncoder(env.observation_space, 1).spec,
             action=action_spec(env.action_space),
             tasks=(config.id,),
+            steps_per_second=_steps_per_second(env.metadata),
         )
     finally:
         env.close()
@@ -262,6 +263,11 @@ def _single(
     if not isinstance(env, gymnasium.Env):
         raise UserError(f"{config.id} made a {type(env).__name__}; it must make a gymnasium.Env")
     return gymnasium.wrappers.TimeLimit(env, **limit) if limit else env
+
+
+def _steps_per_second(metadata: dict[str, Any]) -> float | None:
+    speed = metadata.get("render_fps")
+    return float(speed) if isinstance(speed, int | float) and speed > 0 else None
 
 
 def _limit(config: EnvConfig) -> dict[str, Any]:
