@@ -273,7 +273,7 @@ def test_each_level_of_a_silenced_lab_is_played_silenced():
     [
         ("ale_py", EnvConfig(suite="atari", id="pong"), (420, 320)),
         ("envpool", EnvConfig(suite="mujoco", id="HalfCheetah-v4"), (240, 320)),
-        ("dm_control", EnvConfig(suite="control", id="cartpole-balance", simulator_threads=1), (240, 320)),
+        ("dm_control", EnvConfig(suite="control", id="cheetah-run", simulator_threads=1), (240, 320)),
         ("miniworld", EnvConfig(suite="miniworld", id="choose_colour", simulator_threads=1), (288, 384)),
     ],
     ids=["atari", "mujoco", "control", "miniworld"],
@@ -304,6 +304,7 @@ def untrained_run(folder, env):
     """A run directory with the checkpoint of a learner that has not learned."""
     config = Config(env=env, agent=AgentConfig(pixels="nature", hidden=(8,)))
     made = suites.make(env, 1, 0)
+    torch.manual_seed(0)
     learner = Learner(made.spec, config)
     made.close()
     RunDirectory(folder).create(config)
