@@ -108,3 +108,26 @@ FAULTS = (Raises, Dies, Hangs, NotANumber, WrongShape)
 
 def rate_cartpole() -> gymnasium.Env:
     return TimeLimit(RateCartPole(), 500)
+
+
+class Crashes(Sound):
+    """Takes its process with it when it starts."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return super().reset(seed=seed)
+
+
+class CannotStart(Sound):
+    def __init__(self) -> None:
+        raise RuntimeError("the motor broke")
+
+
+class Stuck(Sound):
+    def __init__(self) -> None:
+        time.sleep(3600)
+
+
+class CrashesWhenDrawn(Sound):
+    def render(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -11,17 +11,26 @@ import shlex
 import sys
 import typing
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import tyro
 
 from vmpo import presets
-from vmpo.config import ActorConfig, AgentConfig, Config, EnvConfig, LearnerConfig, LossConfig, RunConfig
+from vmpo.config import Config
 from vmpo.errors import RunFailed, UserError, unknown
 from vmpo.metrics import plain_numbers
+from vmpo.options import (
+    BenchOptions,
+    DoctorOptions,
+    EvaluateOptions,
+    ExportOptions,
+    ReportOptions,
+    ResumeOptions,
+    TrainOptions,
+    WatchOptions,
+)
 from vmpo.run_directory import RunDirectory, modules_of
 
 USAGE = """usage: vmpo COMMAND ...
@@ -30,80 +39,15 @@ USAGE = """usage: vmpo COMMAND ...
   vmpo resume D [--frames N]          continue a run from its newest checkpoint
   vmpo evaluate D [--episodes N]      play whole episodes with a trained agent
   vmpo report D... [--out FILE]       one page with the curves, scores and health of one or more runs
+  vmpo watch D [--out FILE.mp4|.gif]  record episodes of a trained agent as a video
+  vmpo export D FILE.onnx|.pt2        write a trained agent for other programs, and check it
+  vmpo doctor                         what is installed, what starts, what can draw
   vmpo presets [NAME]                 list the presets, or show one
   vmpo bench [WORKLOAD]               measure throughput on this machine
 
 'vmpo COMMAND --help' explains every option of a command."""
 
 Options = TypeVar("Options")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainOptions:
-    directory: str | None = None
-    """Run directory; by default runs/PRESET-DATE-TIME."""
-    quiet: bool = False
-    """Print nothing while training."""
-    json: bool = False
-    """Print the result as one JSON object on the last line of standard output."""
-    env: EnvConfig
-    agent: AgentConfig
-    loss: LossConfig
-    learner: LearnerConfig
-    actors: ActorConfig
-    run: RunConfig
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResumeOptions:
-    directory: Annotated[str, tyro.conf.Positional]
-    """Run directory."""
-    frames: int | None = None
-    """Train to this many frames in place of the configured number."""
-    trust: bool = False
-    """Import the module that the run's environment is in, such as my_module for my_module:MyEnv-v0."""
-    quiet: bool = False
-    """Print nothing while training."""
-    json: bool = False
-    """Print the result as one JSON object on the last line of standard output."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluateOptions:
-    directory: Annotated[str, tyro.conf.Positional]
-    """Run directory."""
-    episodes: int = 100
-    """Whole episodes to play, of each task."""
-    sampled: bool = False
-    """Sample actions as in training instead of taking the most likely ones."""
-    seed: int = 1_000_003
-    """Seed of the environments."""
-    best: bool = False
-    """Take the checkpoint with the best mean return in training instead of the newest."""
-    held_out: bool = False
-    """Play the test version of each level (lab and miniworld)."""
-    trust: bool = False
-    """Import the module that the run's environment is in, such as my_module for my_module:MyEnv-v0."""
-    json: bool = False
-    """Print the result as one JSON object on the last line of standard output."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportOptions:
-    directories: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """Run directories; those that differ only in their seed are drawn as one group."""
-    out: str = "report.html"
-    """The page to write; a file of that name is replaced."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchOptions:
-    workload: Annotated[str, tyro.conf.Positional] = "all"
-    """cartpole, halfcheetah, humanoid, breakout, breakout-resnet, humanoid-run, or all."""
-    seconds: float = 10.0
-    """Length of each of the three measured windows."""
-    json: bool = False
-    """Print the result as one JSON object on the last line of standard output."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -113,6 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "resume": _resume,
         "evaluate": _evaluate,
         "report": _report_page,
+        "watch": _watch,
+        "export": _export,
+        "doctor": _doctor,
         "presets": _presets,
         "bench": _bench,
     }
@@ -199,6 +146,31 @@ def _report_page(arguments: list[str]) -> int:
         print(f"note: {note}", file=sys.stderr)
     print(f"{page.path}: {page.summary}, {page.size / 1e6:.1f} MB")
     return 0
+
+
+def _watch(arguments: list[str]) -> int:
+    options = parse(WatchOptions, arguments, "vmpo watch")
+    from vmpo.video import watch
+
+    print("\n".join(watch(options.directory, options.out, options, best=options.best, trust=options.trust).lines()))
+    return 0
+
+
+def _export(arguments: list[str]) -> int:
+    options = parse(ExportOptions, arguments, "vmpo export")
+    from vmpo.export import export
+
+    print("\n".join(export(options.directory, options.out, best=options.best, trust=options.trust).lines()))
+    return 0
+
+
+def _doctor(arguments: list[str]) -> int:
+    options = parse(DoctorOptions, arguments, "vmpo doctor")
+    from vmpo.doctor import examine
+
+    findings = examine(options.seconds)
+    print(json.dumps(findings.summary()) if options.json else "\n".join(findings.lines()))
+    return 0 if findings.sound else 1
 
 
 def _presets(arguments: list[str]) -> int:

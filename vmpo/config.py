@@ -223,6 +223,8 @@ class RunConfig:
     """Greedy episodes after training; 0 skips the evaluation."""
     threads: int = 0
     """Threads of torch's operations; 0 means one per core."""
+    video_seconds: float | None = None
+    """Seconds between two recorded episodes of the current agent, kept in the run's videos; None records none."""
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
 

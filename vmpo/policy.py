@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 
 from vmpo import suites
 from vmpo.config import Config
 from vmpo.learning import checkpoint
 from vmpo.networks.agent import AgentInput, make_agent, policy_family
+from vmpo.popart import PopArtStatistics, denormalise, initial_statistics
 from vmpo.records import AgentState, DiscreteActions, EnvSpec, Weights
 from vmpo.run_directory import RunDirectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What the agent makes of one timestep of a batch of environments."""
+
+    action: np.ndarray
+    """Executable actions ``[B, width]``."""
+    value: Float[np.ndarray, "B tasks"]
+    """The critic's value of the observation as each task, in units of rewards."""
+    state: AgentState
+    """What must be remembered for the next timestep."""
 
 
 class Policy:
     """Acts for one environment or a batch of them. What must be remembered between two calls is in the state."""
 
-    def __init__(self, spec: EnvSpec, config: Config, weights: Weights) -> None:
+    def __init__(
+        self, spec: EnvSpec, config: Config, weights: Weights, statistics: PopArtStatistics | None = None
+    ) -> None:
+        """Without ``statistics`` the values of ``decide`` stay in PopArt's normalised space."""
         self.spec, self.config = spec, config
         self.network = make_agent(spec, config).requires_grad_(False)
         checkpoint.check_fit(self.network.state_dict(), weights.tensors)
         self.network.load_state_dict(weights.tensors)
-        self._family = policy_family(spec, config)
+        self.family = policy_family(spec, config)
+        known = statistics or initial_statistics(len(spec.tasks))
+        self._statistics = PopArtStatistics(mean=known.mean.cpu(), second_moment=known.second_moment.cpu())
 
-    @torch.inference_mode()
     def act(
         self,
         observation: np.ndarray | dict[str, Any],
@@ -44,14 +63,31 @@ class Policy:
         arrays = observation if isinstance(observation, dict) else {next(iter(self.spec.observation)): observation}
         name, spec = next(iter(self.spec.observation.items()))
         single = np.ndim(arrays[name]) == len(spec.shape)
-        tensors = {
-            key: torch.from_numpy(np.array(arrays[key], dtype=array.dtype, ndmin=len(array.shape) + 1))
+        batch = {
+            key: np.array(arrays[key], dtype=array.dtype, ndmin=len(array.shape) + 1)
             for key, array in self.spec.observation.items()
         }
-        batch = len(tensors[name])
+        decision = self.decide(batch, state, previous_reward=previous_reward, greedy=greedy)
+        actions = decision.action
+        if isinstance(self.spec.action, DiscreteActions) and self.spec.action.width == 1:
+            actions = actions[:, 0]
+        return actions[0] if single else actions, decision.state
+
+    @torch.inference_mode()
+    def decide(
+        self,
+        observation: dict[str, np.ndarray],
+        state: AgentState | None = None,
+        *,
+        previous_reward: Any = 0.0,
+        greedy: bool = True,
+    ) -> Decision:
+        """Actions, values and the next state of a batch, whose arrays all have a leading batch axis."""
+        tensors = {name: torch.from_numpy(array) for name, array in observation.items()}
+        batch = len(next(iter(tensors.values())))
         first = state is None
         if state is None:
-            state = {**self.network.initial_state(batch), "previous_action": self._no_action(batch)}
+            state = {**self.network.initial_state(batch), "previous_action": self.no_action(batch)}
         rewards = torch.as_tensor(np.broadcast_to(np.float32(previous_reward), (batch,)).copy())
         inputs = AgentInput(
             observation=tensors,
@@ -60,24 +96,33 @@ class Policy:
             first=torch.full((batch,), first),
         )
         output, new_state = self.network.step(inputs, {k: v for k, v in state.items() if k != "previous_action"})
-        distribution = self._family.distribution(output.policy)
+        distribution = self.family.distribution(output.policy)
         raw = distribution.mode() if greedy else distribution.sample()
-        actions = self.spec.action.executable(raw.numpy())
-        if isinstance(self.spec.action, DiscreteActions) and self.spec.action.width == 1:
-            actions = actions[:, 0]
-        return actions[0] if single else actions, {**new_state, "previous_action": raw}
+        loss, tasks = self.config.loss, torch.arange(len(self.spec.tasks)).expand(output.values.shape)
+        values = denormalise(output.values, tasks, self._statistics, loss.popart_minimum, loss.popart_maximum)
+        return Decision(
+            action=self.spec.action.executable(raw.numpy()),
+            value=values.numpy(),
+            state={**new_state, "previous_action": raw},
+        )
 
-    def _no_action(self, batch: int) -> torch.Tensor:
-        return torch.zeros_like(self._family.distribution(torch.zeros(batch, self._family.num_parameters)).mode())
+    def no_action(self, batch: int) -> torch.Tensor:
+        """What stands for the action before an episode's first observation, which the agent does not see."""
+        return torch.zeros_like(self.family.distribution(torch.zeros(batch, self.family.num_parameters)).mode())
 
 
-def load(directory: str | Path, *, trust: bool = False) -> Policy:
-    """The online network of a run's newest checkpoint; ``trust`` lets its configuration name a module to import."""
+def load(directory: str | Path, *, best: bool = False, trust: bool = False) -> Policy:
+    """The online network of a run's newest checkpoint, or of the one with the best training return.
+
+    ``trust`` lets its configuration name a module to import.
+    """
     run_directory = RunDirectory(directory)
     config = run_directory.read_config(trust)
-    weights = checkpoint.online_weights(checkpoint.latest(run_directory.checkpoints))
+    saved = checkpoint.chosen(run_directory.checkpoints, best)
     env = suites.make(config.env, 1, config.run.seed)
     try:
-        return Policy(env.spec, config, weights)
+        spec = env.spec
     finally:
         env.close()
+    statistics = checkpoint.popart_statistics(saved, len(spec.tasks))
+    return Policy(spec, config, checkpoint.online_weights(saved), statistics)

@@ -89,6 +89,8 @@ class EnvSpec:
     """Names of the tasks; ``Timestep.task`` indexes this tuple."""
     action_repeat: int = 1
     """Simulator frames per agent step: frames = agent steps x action repeat."""
+    steps_per_second: float | None = None
+    """Agent steps in a second of the simulated world, where it is known; videos are played at this speed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,10 @@ class RunDirectory:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
+    @property
+    def videos(self) -> Path:
+        return self.path / "videos"
+
     def check_new(self) -> None:
         """Refuse a folder that holds a run already."""
         if self.config_file.exists():

@@ -7,6 +7,7 @@ makes one *update* from it. When the learner replaces its target network, the ne
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,10 @@ from vmpo.problems import problems
 from vmpo.records import EnvSpec, EpisodeResult, VectorEnv, Weights
 from vmpo.run_directory import RunDirectory
 from vmpo.signals import Stopped, StopSignal
+from vmpo.video import Trained, VideoOptions, check_format, record, video_name
+
+VIDEO_STEPS = 1_000
+"""Agent steps of a video during training, which waits for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +93,8 @@ def check(config: Config) -> None:
             found.append(f"{where}={device}, but torch finds no CUDA device")
     if found:
         raise UserError("; ".join(found))
+    if config.run.video_seconds is not None:
+        check_format(Path(video_name(0)))
 
 
 class Run:
@@ -102,6 +109,7 @@ class Run:
         self.agent_steps = 0
         self.seconds = 0.0
         self.resumed = saved is not None
+        self.videos = 0
         self.window = EpisodeWindow()
         first_env = suites.make(config.env, config.actors.num_envs, config.run.seed)
         self.spec: EnvSpec = first_env.spec
@@ -220,6 +228,7 @@ class Run:
             self.window.add(log.read_episodes())
         before, started = self.seconds, time.perf_counter()
         due_log, due_save = Interval(settings.log_seconds), Interval(settings.checkpoint_seconds)
+        due_video = Interval(settings.video_seconds or math.inf)
         self.stopwatch.reset()
         logged_steps, logged_at, save_is_due = self.agent_steps, started, False
 
@@ -240,6 +249,8 @@ class Run:
                 if save_is_due and between_unrolls:
                     self._try_to_save()
                     save_is_due = False
+                if between_unrolls and due_video():
+                    self._try_to_record()
                 self._show_notes(display)
         return not self.stop.requested()
 
@@ -249,6 +260,24 @@ class Run:
             self.save()
         except OSError as error:
             self.log.note_disk_fault("a checkpoint", error)
+
+    def _try_to_record(self) -> None:
+        """A greedy episode with the current weights, of each task in turn. If it goes wrong, training goes on."""
+        step, tasks = self.learner.learner_step, suites.task_ids(self.config.env)
+        trained = Trained(
+            config=self.config,
+            weights=self.learner_weights(),
+            statistics=self.learner.statistics,
+            learner_step=step,
+        )
+        options = VideoOptions(max_steps=VIDEO_STEPS, task=tasks[self.videos % len(tasks)])
+        self.videos += 1
+        try:
+            record(trained, self.directory.videos / video_name(step), options, self.stop.check)
+        except Stopped:
+            raise
+        except Exception as error:
+            self.log.notes.append(f"no video of learner step {step}: {' '.join(str(error).split())}")
 
     def _show_notes(self, display: Display) -> None:
         while self.log.notes:
@@ -327,8 +356,7 @@ def evaluate_run(
         if config.env.suite not in ("lab", "miniworld"):
             raise UserError(f"the suite {config.env.suite} has no held-out levels; lab and miniworld have")
         config = dataclasses.replace(config, env=dataclasses.replace(config.env, held_out=True))
-    found = checkpoint.best(run_directory.checkpoints) if best else None
-    saved = checkpoint.latest(run_directory.checkpoints) if found is None else checkpoint.load(found)
+    saved = checkpoint.chosen(run_directory.checkpoints, best)
     set_threads(config)
     return evaluate_weights(config, checkpoint.online_weights(saved), episodes, greedy=greedy, seed=seed)
 

@@ -133,6 +133,12 @@ def latest(directory: Path) -> Checkpoint:
     raise UserError(damaged[0] + (f" (and none of {len(damaged) - 1} older can be read)" if damaged[1:] else ""))
 
 
+def chosen(directory: Path, best_one: bool) -> Checkpoint:
+    """The checkpoint with the best mean return in training, if that is wanted and known, or the newest."""
+    found = best(directory) if best_one else None
+    return latest(directory) if found is None else load(found)
+
+
 def set_aside(directory: Path, newer_than: Path) -> None:
     """Rename the damaged checkpoints beyond the one that a run resumes from; it will write their steps again."""
     for path in available(directory):
@@ -191,16 +197,20 @@ def online_weights(checkpoint: Checkpoint) -> Weights:
     return Weights(version=int(checkpoint.progress["version"]), tensors=tensors)
 
 
+def popart_statistics(checkpoint: Checkpoint, num_tasks: int, device: torch.device | str = "cpu") -> PopArtStatistics:
+    """What turns the online network's values into rewards' units."""
+    names = ("mean", "second_moment")
+    check_fit({f"popart.{name}": torch.zeros(num_tasks) for name in names}, checkpoint.tensors)
+    return PopArtStatistics(**{name: checkpoint.tensors[f"popart.{name}"].to(device, torch.float64) for name in names})
+
+
 def restore(learner: Learner, checkpoint: Checkpoint) -> None:
     """Put a learner into the state that was saved."""
     tensors = checkpoint.tensors
     check_fit(_learner_tensors(learner, with_moments=False), tensors)
     for prefix, module in _modules(learner).items():
         module.load_state_dict({name: tensors[f"{prefix}.{name}"] for name in module.state_dict()})
-    learner.statistics = PopArtStatistics(
-        mean=tensors["popart.mean"].to(learner.device, torch.float64),
-        second_moment=tensors["popart.second_moment"].to(learner.device, torch.float64),
-    )
+    learner.statistics = popart_statistics(checkpoint, len(learner.statistics.mean), learner.device)
     for name, parameter in _named_parameters(learner).items():
         expected = {f"adam.{name}.{key}": parameter for key in ("exp_avg", "exp_avg_sq")}
         expected[f"adam.{name}.step"] = torch.zeros(())

@@ -59,6 +59,15 @@ def task_ids(config: EnvConfig) -> tuple[str, ...]:
     return ids
 
 
+def each_task(config: EnvConfig) -> tuple[EnvConfig, ...]:
+    """A configuration for each task by itself, in the order of the tasks, and of whole episodes."""
+    ids = task_ids(config)
+    if config.suite == "miniworld" and config.suite not in _FACTORIES:
+        # A task has the name of its level, also where that is played without instructions.
+        ids = tuple(importlib.import_module(_ADAPTERS["miniworld"]).level_names(config.id).values())
+    return tuple(replace(config, id=name, stagger=False) for name in ids)
+
+
 def make(config: EnvConfig, num_envs: int, seed: int, render: bool = False) -> VectorEnv:
     """Build the environments of a configuration; several tasks become one vector environment.
 

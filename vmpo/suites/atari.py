@@ -20,6 +20,9 @@ from vmpo.suites import arrivals
 SIZE = 84
 """Height and width of an observation in pixels."""
 
+FRAMES_PER_SECOND = 60
+"""Of the console."""
+
 
 def make(config: EnvConfig, num_envs: int, seed: int, render: bool = False) -> AtariEnv:
     """Build ``num_envs`` copies of the game ``config.id``; ``reset`` seeds them."""
@@ -51,6 +54,7 @@ class AtariEnv:
             action=DiscreteActions(sizes=(int(self._ale.single_action_space.n),)),
             tasks=(game,),
             action_repeat=config.action_repeat,
+            steps_per_second=FRAMES_PER_SECOND / config.action_repeat,
         )
 
     def reset(self, seed: int) -> Timestep:

@@ -118,7 +118,12 @@ def _describe(name: str, render: bool) -> Description:
         for bound in (action.minimum, action.maximum)
     )
     return Description(
-        spec=EnvSpec(observation=observation, action=ContinuousActions(low=low, high=high), tasks=(task,)),
+        spec=EnvSpec(
+            observation=observation,
+            action=ContinuousActions(low=low, high=high),
+            tasks=(task,),
+            steps_per_second=1.0 / env.control_timestep(),
+        ),
         episode_steps=round(steps) if math.isfinite(steps) else None,
     )
 

@@ -47,7 +47,12 @@ class GymnasiumEnv:
         self._decode = action_decoder(envs.single_action_space)
         self.num_envs = envs.num_envs
         self._resetting = np.zeros(envs.num_envs, np.bool_)
-        self.spec = EnvSpec(observation=self._encode.spec, action=action_spec(envs.single_action_space), tasks=(name,))
+        self.spec = EnvSpec(
+            observation=self._encode.spec,
+            action=action_spec(envs.single_action_space),
+            tasks=(name,),
+            steps_per_second=_steps_per_second(envs.metadata),
+        )
 
     def reset(self, seed: int) -> Timestep:
         """Start all episodes anew; the same seed gives the same stream."""
@@ -132,6 +137,7 @@ def _in_workers(config: EnvConfig, num_envs: int) -> WorkerEnv:
             observation=ObservationEncoder(env.observation_space, 1).spec,
             action=action_spec(env.action_space),
             tasks=(config.id,),
+            steps_per_second=_steps_per_second(env.metadata),
         )
     finally:
         env.close()
@@ -257,6 +263,11 @@ def _single(
     if not isinstance(env, gymnasium.Env):
         raise UserError(f"{config.id} made a {type(env).__name__}; it must make a gymnasium.Env")
     return gymnasium.wrappers.TimeLimit(env, **limit) if limit else env
+
+
+def _steps_per_second(metadata: dict[str, Any]) -> float | None:
+    speed = metadata.get("render_fps")
+    return float(speed) if isinstance(speed, int | float) and speed > 0 else None
 
 
 def _limit(config: EnvConfig) -> dict[str, Any]:

@@ -55,8 +55,11 @@ MAX_WORDS = 32
 HELD_OUT_MIXER_SEED = 0x600D5EED
 """Mixed into every seed of a held-out level, so that none is a training level (the default is 0). IMPALA's number."""
 
-EPISODE_FRAMES = 5_400
-"""The lab's default episode of 90 seconds at 60 frames per second, over which staggered first ends are spread."""
+FRAMES_PER_SECOND = 60
+"""Of the lab."""
+
+EPISODE_FRAMES = 90 * FRAMES_PER_SECOND
+"""The lab's default episode of 90 seconds, over which staggered first ends are spread."""
 
 ENLARGED = 4
 """Factor on the pictures that are drawn for people."""
@@ -169,6 +172,7 @@ def spec(tasks: Iterable[str], action_repeat: int, num_actions: int = len(ACTION
         action=DiscreteActions(sizes=(num_actions,)),
         tasks=tuple(tasks),
         action_repeat=action_repeat,
+        steps_per_second=FRAMES_PER_SECOND / action_repeat,
     )
 
 

@@ -43,6 +43,44 @@ FOREIGN: Mapping[str, tuple[str, ...]] = {
 }
 """Arrays that a task does not have in dm_control. EnvPool gives each task all arrays of its domain, mostly zeros."""
 
+STEP_SECONDS: Mapping[str, Mapping[str, float]] = {
+    "gym": {
+        "Ant": 0.05,
+        "HalfCheetah": 0.05,
+        "Hopper": 0.008,
+        "Humanoid": 0.015,
+        "HumanoidStandup": 0.015,
+        "InvertedDoublePendulum": 0.05,
+        "InvertedPendulum": 0.04,
+        "Pusher": 0.05,
+        "Reacher": 0.02,
+        "Swimmer": 0.04,
+        "Walker2d": 0.008,
+    },
+    "dmc": {
+        "Acrobot": 0.01,
+        "BallInCup": 0.02,
+        "Cartpole": 0.01,
+        "Cheetah": 0.01,
+        "Dog": 0.015,
+        "Finger": 0.02,
+        "Fish": 0.04,
+        "Hopper": 0.02,
+        "Humanoid": 0.025,
+        "HumanoidCMU": 0.02,
+        "Lqr": 0.03,
+        "Manipulator": 0.01,
+        "Pendulum": 0.02,
+        "PointMass": 0.02,
+        "Quadruped": 0.02,
+        "Reacher": 0.02,
+        "Stacker": 0.01,
+        "Swimmer": 0.03,
+        "Walker": 0.025,
+    },
+}
+"""Simulated seconds of an agent step by body, which EnvPool does not tell: Gym's and dm_control's own."""
+
 PICTURE = {"render_mode": "rgb_array", "render_width": 320, "render_height": 240}
 
 
@@ -73,6 +111,7 @@ class MujocoEnv:
             observation={"observation": ArraySpec(shape=(width,), dtype=np.dtype(np.float32), kind="vector")},
             action=ContinuousActions(low=low, high=high),
             tasks=(self._task,),
+            steps_per_second=steps_per_second(self._task),
         )
 
     def reset(self, seed: int) -> Timestep:
@@ -157,6 +196,14 @@ def task_id(name: str) -> str:
     if _plain(name) not in spellings:
         raise unknown("MuJoCo task", name, spellings.values())
     return spellings[_plain(name)]
+
+
+def steps_per_second(task: str) -> float | None:
+    """From EnvPool's name of a task; the longest body that it begins with counts (HumanoidCMU before Humanoid)."""
+    module, _, _ = _envpool().registration.registry.specs[task]
+    bodies = STEP_SECONDS[module.rpartition(".")[2]]
+    body = max((body for body in bodies if task.startswith(body)), key=len, default=None)
+    return None if body is None else 1.0 / bodies[body]
 
 
 def _plain(name: str) -> str:
