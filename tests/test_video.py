@@ -18,7 +18,7 @@ from PIL import Image, ImageSequence
 
 from vmpo import suites
 from vmpo.cli import main
-from vmpo.config import AgentConfig, Config, EnvConfig, RunConfig, problems
+from vmpo.config import AgentConfig, Config, EnvConfig, RunConfig
 from vmpo.errors import UserError
 from vmpo.learning import checkpoint
 from vmpo.learning.learner import Learner
@@ -26,6 +26,7 @@ from vmpo.movie import Movie
 from vmpo.overlay import WIDTH, Canvas, Caption, shown
 from vmpo.policy import Policy
 from vmpo.popart import PopArtStatistics
+from vmpo.problems import problems
 from vmpo.run_directory import RunDirectory
 from vmpo.signals import Stopped
 from vmpo.video import Player, Trained, VideoOptions, record, watch
