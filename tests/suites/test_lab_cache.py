@@ -57,6 +57,9 @@ def test_readers_never_see_half_a_level_while_others_write_it(tmp_path: Path) ->
         while not stop.is_set():
             cache.write("key", str(source))
 
+    first = tmp_path / "first.pk3"
+    first.write_bytes(contents[0])
+    cache.write("key", str(first))
     writers = [threading.Thread(target=write, args=(number,)) for number in (0, 1)]
     for writer in writers:
         writer.start()
@@ -67,6 +70,6 @@ def test_readers_never_see_half_a_level_while_others_write_it(tmp_path: Path) ->
         stop.set()
         for writer in writers:
             writer.join()
-    assert fetched
+    assert len(fetched) == 100
     assert set(fetched) <= set(contents)
     assert len(list(folder.iterdir())) == 1
