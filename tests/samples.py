@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from vmpo.config import ActorConfig, AgentConfig, Config, LearnerConfig, LossConfig, RunConfig
+from vmpo.distributions import Categorical, Distribution, PolicyFamily
 from vmpo.learning.learner import Learner
 from vmpo.networks.agent import AgentInput
 from vmpo.records import ArraySpec, ContinuousActions, DiscreteActions, EnvSpec, Timestep, Trajectory
@@ -22,6 +23,16 @@ CONTINUOUS = ContinuousActions(low=-np.ones(2, np.float32), high=np.ones(2, np.f
 
 def env_spec(action: Any = DISCRETE, tasks: tuple[str, ...] = ("task",)) -> EnvSpec:
     return EnvSpec(observation=VECTOR, action=action, tasks=tasks)
+
+
+def sample(policy: Distribution, generator: torch.Generator) -> torch.Tensor:
+    """A draw from a policy that was not made by a family."""
+    if isinstance(policy, Categorical):
+        actions, batch = DiscreteActions(sizes=policy.sizes), policy.logits.shape[:-1]
+    else:
+        width = policy.mean.shape[-1]
+        actions, batch = ContinuousActions(low=-np.ones(width), high=np.ones(width)), policy.mean.shape[:-1]
+    return policy.sample(PolicyFamily(actions=actions).noise(*batch, generator=generator))
 
 
 def small_config(**sections: dict[str, Any]) -> Config:
@@ -82,7 +93,7 @@ def random_unrolls(learner: Learner, seed: int, resets: bool = True) -> Trajecto
             )
             output, carried = learner.target.step(inputs, carried)
             behaviour[t] = output.policy
-            actions[t + 1] = learner.family.distribution(output.policy).sample(generator)
+            actions[t + 1] = sample(learner.family.distribution(output.policy), generator)
     return Trajectory(
         observations=observations,
         rewards=rewards,

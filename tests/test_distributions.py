@@ -8,6 +8,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from samples import sample
 
 from vmpo.distributions import Categorical, DiagonalGaussian, FullGaussian
 
@@ -244,8 +245,8 @@ def test_kl_is_taken_from_self_to_other(kind):
     forward = sum(old.kl_parts(new).values())
     backward = sum(new.kl_parts(old).values())
     n = 20_000
-    sample = repeated(old, n).sample(generator(22))
-    differences = repeated(old, n).log_prob(sample) - repeated(new, n).log_prob(sample)
+    drawn = sample(repeated(old, n), generator(22))
+    differences = repeated(old, n).log_prob(drawn) - repeated(new, n).log_prob(drawn)
     estimate, error = differences.mean(0), differences.std(0) / math.sqrt(n)
     assert ((estimate - forward).abs() < 5 * error + 1e-4).all()
     assert ((estimate - backward).abs() > 5 * error).any()
@@ -260,8 +261,8 @@ def test_importance_of_samples_averages_to_one(kind):
     if kind == "full":
         old = FullGaussian(mean=new.mean, scale_tril=2.0 * new.scale_tril)
     n = 5_000
-    sample = repeated(old, n).sample(generator(23))
-    ratios = (repeated(new, n).log_prob(sample) - repeated(old, n).log_prob(sample)).exp()
+    drawn = sample(repeated(old, n), generator(23))
+    ratios = (repeated(new, n).log_prob(drawn) - repeated(old, n).log_prob(drawn)).exp()
     error = ratios.std(0) / math.sqrt(n)
     assert ((ratios.mean(0) - 1.0).abs() < 5 * error).all()
 
@@ -360,20 +361,20 @@ def test_extreme_logits_stay_finite():
 def test_samples_repeat_with_the_generators_seed_and_differ_along_it(kind):
     policy, _ = pair(kind)
     g, twin = generator(40), generator(40)
-    first, second = policy.sample(g), policy.sample(g)
-    assert torch.equal(first, policy.sample(twin))
+    first, second = sample(policy, g), sample(policy, g)
+    assert torch.equal(first, sample(policy, twin))
     assert not torch.equal(first, second)
 
 
 def test_categorical_samples_follow_the_probabilities():
     policy = Categorical(logits=torch.tensor([0.0, 1.0, -1.0, 2.0, 0.5]).expand(40_000, 5), sizes=(2, 3))
-    sample = policy.sample(generator(41))
-    assert sample.dtype == torch.int64
-    assert sample.shape == (40_000, 2)
+    drawn = sample(policy, generator(41))
+    assert drawn.dtype == torch.int64
+    assert drawn.shape == (40_000, 2)
     first = torch.softmax(torch.tensor([0.0, 1.0]), 0)
     second = torch.softmax(torch.tensor([-1.0, 2.0, 0.5]), 0)
     joint = torch.zeros(2, 3)
-    joint.index_put_((sample[:, 0], sample[:, 1]), torch.ones(len(sample)) / len(sample), accumulate=True)
+    joint.index_put_((drawn[:, 0], drawn[:, 1]), torch.ones(len(drawn)) / len(drawn), accumulate=True)
     torch.testing.assert_close(joint, torch.outer(first, second), rtol=0, atol=0.012)
 
 
@@ -388,10 +389,10 @@ def test_gaussian_samples_have_the_mean_and_covariance(kind):
         if kind == "diagonal"
         else FullGaussian(mean=mean, scale_tril=scale.expand(n, 3, 3))
     )
-    sample = policy.sample(generator(43))
-    assert sample.shape == (n, 3)
-    assert_close(sample.mean(0), oracles.as_array(base.mean), rtol=0, atol=0.05)
-    assert_close(torch.cov(sample.T), covariances(base), rtol=0.05, atol=0.05)
+    drawn = sample(policy, generator(43))
+    assert drawn.shape == (n, 3)
+    assert_close(drawn.mean(0), oracles.as_array(base.mean), rtol=0, atol=0.05)
+    assert_close(torch.cov(drawn.T), covariances(base), rtol=0.05, atol=0.05)
 
 
 def test_categorical_mode_is_the_best_of_each_choice():

@@ -4,10 +4,12 @@ that is to the ceiling."""
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -142,16 +144,18 @@ def bench(workload: str, seconds: float) -> list[dict[str, Any]]:
 def measure(name: str, workload: Workload, seconds: float) -> dict[str, Any]:
     """Median of three windows after a warm-up of half a window; the phases are those of the median window.
 
-    The parts of the ceiling are measured between the windows, because the machine's own speed drifts.
+    The parts of the ceiling are measured between the windows, because the machine's own speed drifts, and in a process
+    of their own, because a run changes how memory is allocated.
     """
-    with tempfile.TemporaryDirectory() as directory:
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as directory, ProcessPoolExecutor(1, context) as elsewhere:
         run = Run(workload.config, RunDirectory(directory))
         try:
             _window(run, seconds / 2)
             windows, ceilings = [], []
             for _ in range(WINDOWS):
                 windows.append(_window(run, seconds))
-                ceilings.append(ceiling.measure(workload.plain, seconds / 3))
+                ceilings.append(elsewhere.submit(_ceiling, name, seconds / 3).result())
         finally:
             run.fleet.close()
     share = statistics.median(rate / limit.together for (rate, _), limit in zip(windows, ceilings, strict=True))
@@ -168,6 +172,10 @@ def measure(name: str, workload: Workload, seconds: float) -> dict[str, Any]:
         "ceiling": {**dataclasses.asdict(limit), "together": limit.together},
         "ceiling_share": share,
     }
+
+
+def _ceiling(name: str, seconds: float) -> ceiling.Ceiling:
+    return ceiling.measure(WORKLOADS[name].plain, seconds)
 
 
 def _window(run: Run, seconds: float) -> tuple[float, dict[str, float]]:

@@ -21,7 +21,9 @@ LOG_TWO_PI = math.log(2.0 * math.pi)
 
 
 class Distribution(Protocol):
-    def sample(self, generator: torch.Generator | None = None) -> Tensor: ...
+    def sample(self, noise: Tensor) -> Tensor:
+        """The action that a draw of the family's ``noise`` stands for."""
+        ...
 
     def mode(self) -> Tensor: ...
 
@@ -44,13 +46,17 @@ class Categorical:
     def _log_probs(self) -> list[Tensor]:
         return [F.log_softmax(part, dim=-1) for part in self.logits.split(self.sizes, dim=-1)]
 
-    def sample(self, generator: torch.Generator | None = None) -> Int64[Tensor, "*batch K"]:
-        """Exponential races: the smallest of E_i / p_i falls on i with probability p_i."""
-        noise = torch.empty_like(self.logits).exponential_(generator=generator).log_()
-        return torch.stack([p.argmax(dim=-1) for p in (self.logits - noise).split(self.sizes, dim=-1)], dim=-1)
+    def sample(self, noise: Float[Tensor, "*batch N"]) -> Int64[Tensor, "*batch K"]:
+        """Exponential races: the smallest of E_i / p_i falls on i with probability p_i; ``noise`` is log E."""
+        return self._largest(self.logits - noise)
 
     def mode(self) -> Int64[Tensor, "*batch K"]:
-        return torch.stack([part.argmax(dim=-1) for part in self.logits.split(self.sizes, dim=-1)], dim=-1)
+        return self._largest(self.logits)
+
+    def _largest(self, scores: Float[Tensor, "*batch N"]) -> Int64[Tensor, "*batch K"]:
+        if len(self.sizes) == 1:
+            return scores.argmax(dim=-1, keepdim=True)
+        return torch.cat([part.argmax(dim=-1, keepdim=True) for part in scores.split(self.sizes, dim=-1)], dim=-1)
 
     def log_prob(self, action: Int64[Tensor, "*batch K"]) -> Float[Tensor, "*batch"]:
         chosen = [p.gather(-1, action[..., i : i + 1]) for i, p in enumerate(self._log_probs())]
@@ -75,8 +81,8 @@ class DiagonalGaussian:
     mean: Float[Tensor, "*batch d"]
     std: Float[Tensor, "*batch d"]
 
-    def sample(self, generator: torch.Generator | None = None) -> Float[Tensor, "*batch d"]:
-        return self.mean + self.std * torch.empty_like(self.mean).normal_(generator=generator)
+    def sample(self, noise: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+        return self.mean + self.std * noise
 
     def mode(self) -> Float[Tensor, "*batch d"]:
         return self.mean
@@ -113,8 +119,7 @@ class FullGaussian:
     def _whiten(self, vectors: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d k"]:
         return torch.linalg.solve_triangular(self.scale_tril, vectors, upper=False)
 
-    def sample(self, generator: torch.Generator | None = None) -> Float[Tensor, "*batch d"]:
-        noise = torch.empty_like(self.mean).normal_(generator=generator)
+    def sample(self, noise: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         return self.mean + (self.scale_tril @ noise[..., None])[..., 0]
 
     def mode(self) -> Float[Tensor, "*batch d"]:
@@ -166,6 +171,13 @@ class PolicyFamily:
             return sum(self.actions.sizes)
         d = self.actions.width
         return 2 * d if self.covariance == "diagonal" else d + d * (d + 1) // 2
+
+    def noise(self, *batch: int, generator: torch.Generator) -> Float[Tensor, "*batch N"]:
+        """What samples are made of, on the generator's device: logs of exponentials for choices, normals for reals."""
+        discrete = isinstance(self.actions, DiscreteActions)
+        width = sum(self.actions.sizes) if isinstance(self.actions, DiscreteActions) else self.actions.width
+        empty = torch.empty(*batch, width, device=generator.device)
+        return empty.exponential_(generator=generator).log_() if discrete else empty.normal_(generator=generator)
 
     def distribution(self, parameters: Float[Tensor, "*batch P"]) -> Distribution:
         """Zeros stand for equal logits, or for a mean of zero with the initial standard deviation."""

@@ -97,7 +97,11 @@ class Policy:
         )
         output, new_state = self.network.step(inputs, {k: v for k, v in state.items() if k != "previous_action"})
         distribution = self.family.distribution(output.policy)
-        raw = distribution.mode() if greedy else distribution.sample()
+        raw = (
+            distribution.mode()
+            if greedy
+            else distribution.sample(self.family.noise(batch, generator=torch.default_generator))
+        )
         loss, tasks = self.config.loss, torch.arange(len(self.spec.tasks)).expand(output.values.shape)
         values = denormalise(output.values, tasks, self._statistics, loss.popart_minimum, loss.popart_maximum)
         return Decision(

@@ -27,6 +27,7 @@ from vmpo.display import Display, make_display
 from vmpo.errors import RunFailed, UserError
 from vmpo.learning import checkpoint
 from vmpo.learning.learner import Learner
+from vmpo.memory import keep_freed_memory
 from vmpo.metrics import SKIPPED_UPDATES, EpisodeWindow, RunLog, Stopwatch
 from vmpo.networks.agent import make_agent, policy_family
 from vmpo.problems import problems
@@ -103,6 +104,7 @@ class Run:
     def __init__(self, config: Config, directory: RunDirectory, saved: checkpoint.Checkpoint | None = None) -> None:
         self.config, self.directory = config, directory
         set_threads(config)
+        keep_freed_memory()
         torch.manual_seed(config.run.seed)
         self.stopwatch = Stopwatch()
         self.stop = StopSignal()

@@ -6,6 +6,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from samples import sample
 
 from vmpo.distributions import Categorical, DiagonalGaussian, FullGaussian
 from vmpo.losses.vmpo import e_step, m_step, select_top, solve_temperature
@@ -52,7 +53,7 @@ def test_expected_log_prob_of_gaussians_is_the_cross_entropy(kind):
 def test_expected_log_prob_is_what_samples_have_on_average(kind):
     old, new = gaussians(kind)
     many = type(old)(**{name: getattr(old, name).expand(200_000, *getattr(old, name).shape) for name in old.__slots__})
-    samples = new.log_prob(many.sample(torch.Generator().manual_seed(0)))
+    samples = new.log_prob(sample(many, torch.Generator().manual_seed(0)))
     error = float(samples.std()) / len(samples) ** 0.5
     assert float(old.expected_log_prob(new)) == pytest.approx(float(samples.mean()), abs=4 * error)
 
@@ -87,7 +88,7 @@ def test_the_expected_gradient_stays_and_its_variance_falls():
     acted = Categorical(logits=behaviour.expand(64, 1, 4), sizes=(4,))
     gradients = {True: [], False: []}
     for _ in range(1500):
-        actions = acted.sample(g)
+        actions = sample(acted, g)
         # The first action is a little better than the others; the rest is noise, as in a long game.
         advantages = torch.randn(64, 1, generator=g) + 0.3 * (actions[..., 0] == 0)
         for with_it, found in gradients.items():

@@ -165,18 +165,21 @@ def solve_temperature(
     samples = _centre(
         advantages.double(), selected, None if importance_weights is None else importance_weights.double()
     )
-    spread = (-samples.advantages).amax().clamp(min=1e-6)
-    low, high = spread.log() - 20.0, spread.log() + 20.0
+    centred, log_rho = samples.advantages.flatten(), samples.log_rho.flatten()
+    powers = torch.stack([torch.ones_like(centred), centred, centred.square()])
+    spread = (-centred).amax().clamp(min=1e-6)
     log_eta = spread.log()
+    low, high = log_eta - 20.0, log_eta + 20.0
     for _ in range(iterations):
-        scaled = samples.advantages / log_eta.exp()
-        log_normaliser = (scaled + samples.log_rho).flatten().logsumexp(dim=0)
-        weights = (scaled + samples.log_rho - log_normaliser).exp()
-        mean = (weights * scaled).sum()
-        kl = mean - log_normaliser + samples.log_count
-        low, high = torch.where(kl > epsilon, log_eta, low), torch.where(kl > epsilon, high, log_eta)
+        scale = (-log_eta).exp()
+        # Sums of rho exp(A / eta), and of that times A and A^2; the highest A is 0, so nothing overflows.
+        total, first, second = (powers @ torch.addcmul(log_rho, centred, scale).exp()).unbind()
+        mean = scale * first / total
+        kl = mean - total.log() + samples.log_count
+        above = kl > epsilon
+        low, high = torch.where(above, log_eta, low), torch.where(above, high, log_eta)
         # d KL / d log eta = -Var(A / eta) under psi.
-        slope = (weights * (scaled - mean).square()).sum() / kl
+        slope = (scale.square() * second / total - mean.square()) / kl
         newton = log_eta + (kl.log() - math.log(epsilon)) / slope
         # At the root, rounding may put the step a hair outside: bisecting then would throw it far away again.
         inside = (newton > low - 1e-9) & (newton < high + 1e-9)

@@ -97,9 +97,13 @@ class Agent(nn.Module):
 
     def step(self, inputs: AgentInput, state: AgentState) -> tuple[AgentOutput, AgentState]:
         """One timestep of B environments: tensors ``[B, ...]``."""
-        features = self._with_previous(self.encoder(inputs.observation), inputs)
-        features, state = self.core.step(features, inputs.first, state)
+        features, state = self._step(inputs, state)
         return self._heads(features), state
+
+    def act(self, inputs: AgentInput, state: AgentState) -> tuple[Float[Tensor, "B P"], AgentState]:
+        """The policy's parameters of one timestep, without the rest of what ``step`` gives."""
+        features, state = self._step(inputs, state)
+        return self._policy(features), state
 
     def unroll(self, inputs: AgentInput, state: AgentState) -> tuple[AgentOutput, AgentState]:
         """T timesteps at once: tensors ``[T, B, ...]``, the state being that before the first."""
@@ -108,10 +112,16 @@ class Agent(nn.Module):
         features, state = self.core.unroll(self._with_previous(features, inputs), inputs.first, state)
         return self._heads(features), state
 
+    def _step(self, inputs: AgentInput, state: AgentState) -> tuple[Float[Tensor, "B D"], AgentState]:
+        features = self._with_previous(self.encoder(inputs.observation), inputs)
+        return self.core.step(features, inputs.first, state)
+
     def _heads(self, features: Float[Tensor, "*batch D"]) -> AgentOutput:
-        policy = self.policy_readout(self.policy_hidden(features))
         values = self.value_readout(self.value_hidden(features))
-        return AgentOutput(policy=policy, values=values, features=features)
+        return AgentOutput(policy=self._policy(features), values=values, features=features)
+
+    def _policy(self, features: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch P"]:
+        return self.policy_readout(self.policy_hidden(features))
 
     def _with_previous(self, features: Float[Tensor, "*batch D"], inputs: AgentInput) -> Float[Tensor, "*batch width"]:
         if not self.sees_previous:

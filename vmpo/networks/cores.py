@@ -54,6 +54,11 @@ class FeedForward(Core):
     ) -> tuple[Float[Tensor, "T B width"], AgentState]:
         return x, state
 
+    def step(
+        self, x: Float[Tensor, "B D"], first: Bool[Tensor, " B"], state: AgentState
+    ) -> tuple[Float[Tensor, "B width"], AgentState]:
+        return x, state
+
 
 class LSTM(Core):
     """Stacked LSTM layers (App. F: one to three of 256 units).

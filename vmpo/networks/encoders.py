@@ -259,7 +259,7 @@ class Encoder(nn.Module):
 
     def vector(self, observation: Observation) -> Float[Tensor, "*batch D"]:
         """All vector observations side by side, as the normaliser counts them."""
-        return torch.cat([observation[name].float() for name in self.vector_names], dim=-1)
+        return _side_by_side([observation[name].float() for name in self.vector_names])
 
     def forward(self, observation: Observation) -> Float[Tensor, "N width"]:
         parts = [encode(observation[name]) for name, encode in zip(self.pixel_names, self.pixels, strict=True)]
@@ -267,4 +267,8 @@ class Encoder(nn.Module):
             vector = self.vector(observation)
             parts.append(self.mlp(vector if self.normaliser is None else self.normaliser(vector)))
         parts += [encode(observation[name]) for name, encode in zip(self.text_names, self.texts, strict=True)]
-        return torch.cat(parts, dim=-1)
+        return _side_by_side(parts)
+
+
+def _side_by_side(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
