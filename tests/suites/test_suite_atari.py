@@ -89,6 +89,16 @@ def test_the_full_action_set_has_18_actions_and_the_minimal_one_those_of_the_gam
     assert make("breakout", full_action_set=True).spec.action == DiscreteActions(sizes=(18,))
 
 
+@pytest.mark.parametrize(("action", "without_fire"), [(1, 0), (11, 3), (17, 9)])
+def test_the_full_action_set_of_skiing_which_has_no_fire_moves_without_it(action: int, without_fire: int) -> None:
+    env = make("skiing", full_action_set=True)
+    assert env.spec.action == DiscreteActions(sizes=(18,))
+    fired, moved, stood = (stack(play(env, 20, action=a), "observation") for a in (action, without_fire, 0))
+    for one, other in zip(fired, moved, strict=True):
+        assert np.array_equal(one["pixels"], other["pixels"])
+    assert without_fire == 0 or not np.array_equal(moved[-1]["pixels"], stood[-1]["pixels"])
+
+
 def test_the_frame_limit_counts_frames_and_truncates() -> None:
     arrivals = play(make(max_frames=40), 12)
     ended = stack(arrivals, "ended")

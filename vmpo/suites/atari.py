@@ -20,6 +20,9 @@ from vmpo.suites import arrivals
 SIZE = 84
 """Height and width of an observation in pixels."""
 
+NUM_ACTIONS = 18
+"""Of the console's joystick."""
+
 FRAMES_PER_SECOND = 60
 """Of the console."""
 
@@ -48,10 +51,13 @@ class AtariEnv:
         self._resetting = np.zeros(num_envs, np.bool_)
         self._lives = np.zeros(num_envs, np.int32)
         self._choices = np.zeros(num_envs, np.int64)
+        self._numbers = np.arange(self._ale.single_action_space.n)
+        if config.full_action_set and len(self._numbers) < NUM_ACTIONS:
+            self._numbers = _full_action_set(game)
         shape = (config.frame_stack, SIZE, SIZE)
         self.spec = EnvSpec(
             observation={"pixels": ArraySpec(shape=shape, dtype=np.dtype(np.uint8), kind="pixels", layout="CHW")},
-            action=DiscreteActions(sizes=(int(self._ale.single_action_space.n),)),
+            action=DiscreteActions(sizes=(len(self._numbers),)),
             tasks=(game,),
             action_repeat=config.action_repeat,
             steps_per_second=FRAMES_PER_SECOND / config.action_repeat,
@@ -72,7 +78,7 @@ class AtariEnv:
 
     def send(self, actions: np.ndarray) -> None:
         """Let the simulator's threads go on with these actions."""
-        self._choices = np.ascontiguousarray(actions[:, 0])
+        self._choices = self._numbers[actions[:, 0]]
         self._ale.send(self._choices)
 
     def receive(self) -> Timestep:
@@ -114,6 +120,23 @@ def rom_name(name: str) -> str:
     if plain not in games:
         raise unknown("Atari game", name, games.values())
     return games[plain]
+
+
+def _full_action_set(game: str) -> np.ndarray:
+    """For each of the console's 18 actions its number in the game's own set.
+
+    All games of the benchmark know all 18 but Skiing, which has no FIRE: there it is the move without it.
+    """
+    from ale_py import Action, ALEInterface, LoggerMode, roms
+
+    ALEInterface.setLoggerMode(LoggerMode.Error)
+    ale = ALEInterface()
+    ale.loadROM(roms.get_rom_path(game) or "")
+    known = [action.name for action in ale.getLegalActionSet()]
+    names = [action.name for action in sorted(Action.__members__.values(), key=lambda action: action.value)]
+    return np.array(
+        [known.index(name if name in known else name.removesuffix("FIRE") or "NOOP") for name in names[:NUM_ACTIONS]]
+    )
 
 
 def _simulator(game: str, config: EnvConfig, num_envs: int, **options: Any) -> Any:
