@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Protocol
 
 import torch
@@ -36,13 +37,14 @@ class Distribution(Protocol):
     def kl_parts(self, other: Self) -> dict[str, Tensor]: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Categorical:
     """Independent categoricals side by side; one of them is the ordinary discrete policy."""
 
     logits: Float[Tensor, "*batch N"]
     sizes: tuple[int, ...]
 
+    @cached_property
     def _log_probs(self) -> list[Tensor]:
         return [F.log_softmax(part, dim=-1) for part in self.logits.split(self.sizes, dim=-1)]
 
@@ -59,27 +61,31 @@ class Categorical:
         return torch.cat([part.argmax(dim=-1, keepdim=True) for part in scores.split(self.sizes, dim=-1)], dim=-1)
 
     def log_prob(self, action: Int64[Tensor, "*batch K"]) -> Float[Tensor, "*batch"]:
-        chosen = [p.gather(-1, action[..., i : i + 1]) for i, p in enumerate(self._log_probs())]
+        chosen = [p.gather(-1, action[..., i : i + 1]) for i, p in enumerate(self._log_probs)]
         return torch.cat(chosen, dim=-1).sum(dim=-1)
 
     def entropy(self) -> Float[Tensor, "*batch"]:
-        return torch.stack([-(p.exp() * p).sum(dim=-1) for p in self._log_probs()]).sum(dim=0)
+        return torch.stack([-(p.exp() * p).sum(dim=-1) for p in self._log_probs]).sum(dim=0)
 
     def expected_log_prob(self, other: Categorical) -> Float[Tensor, "*batch"]:
         """E log other(a) for a ~ self."""
-        pairs = zip(self._log_probs(), other._log_probs(), strict=True)
+        pairs = zip(self._log_probs, other._log_probs, strict=True)
         return torch.stack([(p.exp() * q).sum(dim=-1) for p, q in pairs]).sum(dim=0)
 
     def kl_parts(self, other: Categorical) -> dict[str, Float[Tensor, "*batch"]]:
         """One part: KL(self || other), summed over independent categoricals."""
-        pairs = zip(self._log_probs(), other._log_probs(), strict=True)
+        pairs = zip(self._log_probs, other._log_probs, strict=True)
         return {"policy": torch.stack([(p.exp() * (p - q)).sum(dim=-1) for p, q in pairs]).sum(dim=0)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DiagonalGaussian:
     mean: Float[Tensor, "*batch d"]
     std: Float[Tensor, "*batch d"]
+
+    @cached_property
+    def _log_std(self) -> Float[Tensor, "*batch d"]:
+        return self.std.log()
 
     def sample(self, noise: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         return self.mean + self.std * noise
@@ -89,10 +95,10 @@ class DiagonalGaussian:
 
     def log_prob(self, action: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
         z = (action - self.mean) / self.std
-        return -(0.5 * z.square() + self.std.log() + 0.5 * LOG_TWO_PI).sum(dim=-1)
+        return -(0.5 * z.square() + self._log_std + 0.5 * LOG_TWO_PI).sum(dim=-1)
 
     def entropy(self) -> Float[Tensor, "*batch"]:
-        return (self.std.log() + 0.5 * (1.0 + LOG_TWO_PI)).sum(dim=-1)
+        return (self._log_std + 0.5 * (1.0 + LOG_TWO_PI)).sum(dim=-1)
 
     def expected_log_prob(self, other: DiagonalGaussian) -> Float[Tensor, "*batch"]:
         """E log other(a) for a ~ self: what the mean would have, less what the spread around it costs."""
@@ -100,7 +106,7 @@ class DiagonalGaussian:
 
     def kl_parts(self, other: DiagonalGaussian) -> dict[str, Float[Tensor, "*batch"]]:
         """The mean part under the old covariance and the covariance part (V-MPO App. C); self is the old policy."""
-        log_variance_ratio = 2.0 * (self.std.log() - other.std.log())
+        log_variance_ratio = 2.0 * (self._log_std - other._log_std)
         return {
             "mean": 0.5 * ((other.mean - self.mean) / self.std).square().sum(dim=-1),
             "covariance": 0.5 * (log_variance_ratio.exp() - 1.0 - log_variance_ratio).sum(dim=-1),

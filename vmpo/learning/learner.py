@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 from vmpo import popart, values
 from vmpo.config import Config
@@ -54,7 +55,7 @@ class Learner:
 
         ``safe_moment`` is called between replicas, where nothing has changed yet: it may raise to give the update up.
         """
-        metrics = {"policy_lag": self.version - batch.versions.double().mean()}
+        lag = self.version - batch.versions.double().mean()
         # Where the acting weights were the target's, the recorded distributions are the target's outputs.
         recorded = self.config.learner.recorded_behaviour and bool((batch.versions == self.version).all())
         batch = self._to_device(batch)
@@ -64,7 +65,7 @@ class Learner:
         self.optimiser.zero_grad(set_to_none=True)
         temperature = self.multipliers.temperature.detach().clone()
         total = torch.zeros((), device=self.device)
-        evaluations = []
+        evaluations, measured = [], []
         for index, replica in enumerate(replicas):
             safe_moment()
             evaluation = self._evaluate(replica, recorded)
@@ -72,12 +73,10 @@ class Learner:
             loss, replica_metrics = self._loss(evaluation, share)
             (loss / len(replicas)).backward()
             total = total + loss.detach() / len(replicas)
-            for name, value in replica_metrics.items():
-                metrics[name] = metrics.get(name, 0.0) + value / len(replicas)
+            measured.append(replica_metrics)
             evaluations.append((evaluation.returns, evaluation.tasks, evaluation.valid))
             del evaluation, loss
-        metrics["gradient_norm"] = self._clip_gradient()
-        metrics["loss"] = total
+        metrics = _mean(measured) | {"policy_lag": lag, "gradient_norm": self._clip_gradient(), "loss": total}
         # The one synchronisation of an update, at its end, where all of its work is queued.
         if bool(torch.isfinite(total + metrics["gradient_norm"] + _gradient_norm(self.multipliers))):
             self.optimiser.step()
@@ -218,7 +217,7 @@ class Learner:
     def _clip_gradient(self) -> Tensor:
         """Scale the networks' gradient down where the configuration bounds it; its norm before that."""
         limit = self.config.learner.max_gradient_norm
-        return nn.utils.clip_grad_norm_(self.online.parameters(), torch.inf if limit is None else limit)
+        return _gradient_norm(self.online) if limit is None else clip_grad_norm_(self.online.parameters(), limit)
 
     def _pixel_control(self, batch: Trajectory, output: AgentOutput) -> Tensor | None:
         if self.online.pixel_control_head is None:
@@ -263,8 +262,15 @@ class Learner:
         return metrics
 
 
+def _mean(measured: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Of each metric over the replicas."""
+    if len(measured) == 1:
+        return measured[0]
+    return {name: torch.stack([metrics[name] for metrics in measured]).mean(dim=0) for name in measured[0]}
+
+
 def _gradient_norm(module: nn.Module) -> Tensor:
-    return nn.utils.get_total_norm([p.grad for p in module.parameters() if p.grad is not None])
+    return get_total_norm([p.grad for p in module.parameters() if p.grad is not None])
 
 
 def describe(batch: Trajectory) -> dict[str, dict[str, float]]:

@@ -154,7 +154,7 @@ def solve_temperature(
     selected: Bool[Tensor, "T B"],
     epsilon: float,
     importance_weights: Float[Tensor, "T B"] | None = None,
-    iterations: int = 12,
+    iterations: int = 8,
 ) -> Scalar:
     """The eta that minimises L_eta (Eq. 4) on this batch; not in the paper, which takes one gradient step.
 
