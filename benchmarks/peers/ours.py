@@ -1,0 +1,20 @@
+"""vmpo itself, as `vmpo bench` runs it."""
+
+import os
+import tempfile
+
+from benchmarks.peers.common import WORKLOADS, Meter, arguments
+from vmpo import bench
+from vmpo.run_directory import RunDirectory
+from vmpo.train import Run
+
+options = arguments()
+workload, config = WORKLOADS[options.workload], bench.WORKLOADS[options.workload].config
+assert (workload.num_envs, workload.unroll_length) == (config.actors.num_envs, config.learner.unroll_length)
+with tempfile.TemporaryDirectory() as directory:
+    run = Run(config, RunDirectory(directory))
+    meter = Meter(workload, options.warmup, options.seconds)
+    while not meter.mark(run.agent_steps):
+        run.advance()
+    run.fleet.close()
+os._exit(0)
