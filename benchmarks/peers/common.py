@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -63,10 +64,10 @@ class Meter:
         self._begin: tuple[float, int] | None = None
 
     def count(self, steps: int) -> None:
-        """So many agent steps were taken. Ends the process when its window is over."""
+        """So many agent steps were taken. Ends the process group, made by the driver, when the window is over."""
         self._steps += steps
         if self._steps % self._batch_size == 0 and self.mark(self._steps):
-            os._exit(0)  # The libraries' own ways to stop take long.
+            os.killpg(0, signal.SIGKILL)  # The libraries' own ways to stop take long.
 
     def mark(self, steps: int) -> bool:
         """Whether the window is over, at the end of an unroll, so many agent steps after the start."""
