@@ -52,6 +52,10 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+WARMUP_UNROLLS = 5
+"""At least, so that whoever simulates ahead of the learner has filled the queue between them."""
+
+
 class Meter:
     """Measures one window after a warm-up and prints its result.
 
@@ -73,7 +77,7 @@ class Meter:
         """Whether the window is over, at the end of an unroll, so many agent steps after the start."""
         now = time.perf_counter()
         if self._begin is None:
-            if steps and now - self._first >= self._warmup:
+            if steps >= WARMUP_UNROLLS * self._batch_size and now - self._first >= self._warmup:
                 self._begin = now, steps
             return False
         began, before = self._begin
