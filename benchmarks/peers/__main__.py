@@ -25,37 +25,26 @@ from benchmarks.peers.common import WORKLOADS
 
 ROOT = Path(__file__).parents[2]
 PEERS = ROOT / ".peers"
-NOTES = Path(__file__).with_name("notes.md")
 ROUNDS = 3
 SLACK = 900.0
 """Seconds that a window may take longer than asked: to start, and for the slowest to end its unroll."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Library:
     name: str
     module: str
-    packages: tuple[str, ...] = ()
-    variants: tuple[str, ...] = ("", "passive")
+    packages: str = ""
+    variants: str = "plain passive"
     """Words joined by +: ``passive`` is OpenMP's wait policy, the others are for the module."""
-    pixel_variants: tuple[str, ...] = ()
-    """Further ones, where there are images."""
+    pixels: str = ""
+    """Further variants, where there are images."""
 
 
 LIBRARIES = (
-    Library(name="vmpo", module="ours", variants=("",)),
-    Library(
-        name="Stable-Baselines3",
-        module="sb3",
-        packages=("stable-baselines3", "sb3-contrib"),
-        pixel_variants=("channels_last", "channels_last+passive"),
-    ),
-    Library(
-        name="Sample Factory",
-        module="sample_factory",
-        packages=("sample-factory",),
-        variants=("serial", "serial+passive", "async", "async+passive"),
-    ),
+    Library("vmpo", "ours", variants="plain"),
+    Library("Stable-Baselines3", "sb3", "stable-baselines3 sb3-contrib", pixels="channels_last channels_last+passive"),
+    Library("Sample Factory", "sample_factory", "sample-factory", "serial serial+passive async async+passive"),
 )
 
 
@@ -64,55 +53,52 @@ def install(library: Library) -> str | None:
     if not library.packages:
         return sys.executable
     home = PEERS / library.module
-    python, versions = home / "bin" / "python", home / "versions"
+    python, versions = str(home / "bin" / "python"), home / "versions"
     if not versions.exists():
         venv.create(home, clear=True, symlinks=True)
         pins = [pin for pin in (ROOT / "constraints.txt").read_text().split() if pin.startswith(("torch=", "envpool="))]
-        pip = [sys.executable, "-m", "pip", "--python", str(python)]
-        done = subprocess.run([*pip, "install", "--quiet", *pins, *library.packages], capture_output=True, text=True)
+        pip = [sys.executable, "-m", "pip", "--python", python]
+        install = [*pip, "install", "--quiet", *pins, *library.packages.split()]
+        done = subprocess.run(install, stderr=subprocess.PIPE, text=True)
         if done.returncode:
             print(f"{library.name} cannot be installed: {done.stderr.strip().splitlines()[-1]}", flush=True)
             return None
-        versions.write_text(subprocess.run([*pip, "freeze"], capture_output=True, text=True, check=True).stdout)
-    return str(python)
+        versions.write_text(subprocess.run([*pip, "freeze"], stdout=subprocess.PIPE, text=True).stdout)
+    return python
 
 
 def window(library: Library, python: str, workload: str, variant: str, warmup: float, seconds: float) -> float:
     """Agent steps per second, 0 if the library fails."""
-    command = [python, "-m", f"benchmarks.peers.{library.module}", workload, variant]
-    command += ["--warmup", str(warmup), "--seconds", str(seconds)]
+    command = [python, "-m", f"benchmarks.peers.{library.module}", workload, variant, str(warmup), str(seconds)]
     env = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     env |= {"OMP_WAIT_POLICY": "passive"} if "passive" in variant else {}
     log = PEERS / f"{library.module}.log"
-    with tempfile.TemporaryDirectory() as scratch, log.open("a") as errors:
+    with tempfile.TemporaryDirectory() as scratch, log.open("w") as errors:
         env["TMPDIR"] = scratch
         process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=errors, process_group=0)
         try:
-            output = process.communicate(timeout=warmup + seconds + SLACK)[0].decode()
+            lines = process.communicate(timeout=warmup + seconds + SLACK)[0].decode().splitlines()
         except subprocess.TimeoutExpired:
-            output = ""
+            lines = []
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    for line in output.splitlines():
-        if line.startswith('{"agent_steps"'):
-            result = json.loads(line)
-            return result["agent_steps"] / result["seconds"]
+    for result in (json.loads(line) for line in lines if line.startswith('{"agent_steps"')):
+        return result["agent_steps"] / result["seconds"]
     print(f"{library.name} fails on {workload} {variant}: see {log.relative_to(ROOT)}", flush=True)
     return 0.0
 
 
 def compare(pythons: dict[Library, str], workload: str, warmup: float, seconds: float) -> dict[str, Any]:
-    chosen, windows = {}, {library.name: [] for library in pythons}
+    chosen: dict[str, str] = {}
     for library, python in pythons.items():
-        variants = library.variants + (library.pixel_variants if WORKLOADS[workload].pixels else ())
-        trials = {v: window(library, python, workload, v, warmup / 2, seconds / 2) for v in variants}
+        variants = f"{library.variants} {library.pixels if WORKLOADS[workload].pixels else ''}".split()
+        trials = {each: window(library, python, workload, each, warmup / 2, seconds / 2) for each in variants}
         chosen[library.name] = max(trials, key=trials.__getitem__)
-    for _ in range(ROUNDS):
-        for library, python in pythons.items():
-            rate = window(library, python, workload, chosen[library.name], warmup, seconds)
-            windows[library.name].append(rate)
+    windows: dict[str, list[float]] = {name: [] for name in chosen}
+    for library, python in [*pythons.items()] * ROUNDS:
+        windows[library.name].append(window(library, python, workload, chosen[library.name], warmup, seconds))
     rates = {name: statistics.median(each) for name, each in windows.items()}
     return {"workload": workload, "variants": chosen, "windows": windows, "agent_steps_per_second": rates}
 
@@ -127,20 +113,21 @@ def row(result: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="all of them if none is given")
-    parser.add_argument("--warmup", type=float, default=10.0, help="seconds before each window")
+    parser.add_argument("--warmup", type=float, default=10.0, help="seconds before each window, and five unrolls")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each window")
     options = parser.parse_args()
     PEERS.mkdir(exist_ok=True)
     pythons = {library: python for library in LIBRARIES if (python := install(library))}
     names = " | ".join(library.name for library in pythons)
     lines = [f"| agent steps/s (vmpo / peer) | {names} | vmpo / best peer |", "|---" * (len(pythons) + 2) + "|"]
+    print("\n".join(lines), flush=True)
     results = []
     for workload in options.workloads or WORKLOADS:
         results.append(compare(pythons, workload, options.warmup, options.seconds))
         lines.append(row(results[-1]))
+        print(lines[-1], flush=True)
         (PEERS / "results.json").write_text(json.dumps(results, indent=1))
-        (PEERS / "results.md").write_text("\n".join([*lines, "", NOTES.read_text()]))
-    print((PEERS / "results.md").read_text())
+        (PEERS / "results.md").write_text("\n".join([*lines, "", Path(__file__).with_name("notes.md").read_text()]))
 
 
 if __name__ == "__main__":

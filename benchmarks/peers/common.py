@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+
+WARMUP_UNROLLS = 5
+"""At least, so that whoever simulates ahead of the learner has filled the queue between them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,17 +46,18 @@ WORKLOADS = {
 }
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("workload", choices=WORKLOADS)
-    parser.add_argument("variant", nargs="?", default="", help="words that the script knows, joined by +")
-    parser.add_argument("--warmup", type=float, default=5.0, help="seconds before the window")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of the window")
-    return parser.parse_args()
+class Arguments(NamedTuple):
+    workload: str
+    variant: str
+    warmup: float
+    """Seconds before the window."""
+    seconds: float
+    """Of the window."""
 
 
-WARMUP_UNROLLS = 5
-"""At least, so that whoever simulates ahead of the learner has filled the queue between them."""
+def arguments() -> Arguments:
+    workload, variant, warmup, seconds = sys.argv[1:]
+    return Arguments(workload, variant, float(warmup), float(seconds))
 
 
 class Meter:
@@ -62,8 +66,8 @@ class Meter:
     It lasts from the end of one unroll to the end of another, so that it holds an update for each of its unrolls.
     """
 
-    def __init__(self, workload: Workload, warmup: float, seconds: float) -> None:
-        self._batch_size, self._warmup, self._seconds = workload.batch_size, warmup, seconds
+    def __init__(self, batch_size: int, warmup: float, seconds: float) -> None:
+        self._batch_size, self._warmup, self._seconds = batch_size, warmup, seconds
         self._steps, self._first = 0, time.perf_counter()
         self._begin: tuple[float, int] | None = None
 
@@ -77,13 +81,13 @@ class Meter:
         """Whether the window is over, at the end of an unroll, so many agent steps after the start."""
         now = time.perf_counter()
         if self._begin is None:
-            if steps >= WARMUP_UNROLLS * self._batch_size and now - self._first >= self._warmup:
+            if now - self._first >= self._warmup and steps >= WARMUP_UNROLLS * self._batch_size:
                 self._begin = now, steps
             return False
-        began, before = self._begin
-        if now - began < self._seconds:
+        elapsed, taken = now - self._begin[0], steps - self._begin[1]
+        if elapsed < self._seconds:
             return False
-        print(json.dumps({"agent_steps": steps - before, "seconds": now - began}), flush=True)
+        print(json.dumps({"agent_steps": taken, "seconds": elapsed}), flush=True)
         return True
 
 

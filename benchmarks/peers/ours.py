@@ -1,6 +1,5 @@
 """vmpo itself, as `vmpo bench` runs it."""
 
-import os
 import tempfile
 
 from benchmarks.peers.common import WORKLOADS, Meter, arguments
@@ -8,13 +7,12 @@ from vmpo import bench
 from vmpo.run_directory import RunDirectory
 from vmpo.train import Run
 
-options = arguments()
-workload, config = WORKLOADS[options.workload], bench.WORKLOADS[options.workload].config
+name, _, warmup, seconds = arguments()
+workload, config = WORKLOADS[name], bench.WORKLOADS[name].config
 assert (workload.num_envs, workload.unroll_length) == (config.actors.num_envs, config.learner.unroll_length)
 with tempfile.TemporaryDirectory() as directory:
     run = Run(config, RunDirectory(directory))
-    meter = Meter(workload, options.warmup, options.seconds)
+    meter = Meter(workload.batch_size, warmup, seconds)
     while not meter.mark(run.agent_steps):
         run.advance()
     run.fleet.close()
-os._exit(0)

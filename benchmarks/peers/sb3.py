@@ -36,52 +36,53 @@ class PoolVecEnv(VecEnv):
     close = get_attr = set_attr = env_method = env_is_wrapped = _nothing
 
 
+class Features(BaseFeaturesExtractor):
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        return self.layers(observations)
+
+
+class MLP(Features):
+    def __init__(self, observation_space: Any) -> None:
+        super().__init__(observation_space, workload.hidden[-1])
+        activation = nn.Tanh if workload.activation == "tanh" else nn.ReLU
+        self.layers = nn.Sequential(*create_mlp(observation_space.shape[0], -1, list(workload.hidden), activation))
+
+
 class Block(nn.Sequential):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + super().forward(x)
 
 
-class Features(BaseFeaturesExtractor):
-    """What stands before the heads, or before the LSTM."""
-
+class ResNet(Features):
     def __init__(self, observation_space: Any) -> None:
-        layers, channels = [], 4
-        for after in (16, 32, 32) if workload.pixels else ():
-            layers += [nn.Conv2d(channels, after, 3, padding=1), nn.MaxPool2d(3, 2, 1)]
+        super().__init__(observation_space, 256)
+        layers: list[nn.Module] = []
+        for before, after in ((4, 16), (16, 32), (32, 32)):
+            layers += [nn.Conv2d(before, after, 3, padding=1), nn.MaxPool2d(3, 2, 1)]
             for _ in range(2):
-                convolutions = [nn.Conv2d(after, after, 3, padding=1) for _ in range(2)]
-                layers.append(Block(nn.ReLU(), convolutions[0], nn.ReLU(), convolutions[1]))
-            channels = after
-        layers += [nn.ReLU(), nn.Flatten(), nn.Linear(channels * 11 * 11, 256), nn.ReLU()] if layers else []
-        super().__init__(observation_space, 256 if layers else workload.hidden[-1])
-        activation = nn.Tanh if workload.activation == "tanh" else nn.ReLU
-        self.layers = nn.Sequential(
-            *(layers or create_mlp(observation_space.shape[0], -1, list(workload.hidden), activation))
-        )
-
-    def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        return self.layers(observations)
+                first, second = (nn.Conv2d(after, after, 3, padding=1) for _ in range(2))
+                layers.append(Block(nn.ReLU(), first, nn.ReLU(), second))
+        self.layers = nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(32 * 11 * 11, 256), nn.ReLU())
 
 
-options = arguments()
-workload = WORKLOADS[options.workload]
-recurrent = workload.pixels == "resnet"
-lstm = dict(lstm_hidden_size=256, shared_lstm=True, enable_critic_lstm=False)
-model = (RecurrentPPO if recurrent else PPO)(
-    {"": "MlpPolicy", "nature": "CnnPolicy", "resnet": "CnnLstmPolicy"}[workload.pixels],
-    PoolVecEnv(Pool(workload, Meter(workload, options.warmup, options.seconds), workload.num_envs)),
+name, variant, warmup, seconds = arguments()
+workload = WORKLOADS[name]
+algorithm, policy, features, options = {
+    "": (PPO, "MlpPolicy", MLP, {}),
+    "nature": (PPO, "CnnPolicy", NatureCNN, {}),
+    "resnet": (RecurrentPPO, "CnnLstmPolicy", ResNet, dict(shared_lstm=True, enable_critic_lstm=False)),
+}[workload.pixels]
+heads = list(workload.heads)  # RecurrentPPO's LSTM has 256 units unless told otherwise
+options |= dict(net_arch=dict(pi=heads, vf=heads), activation_fn=nn.ReLU, optimizer_kwargs=dict(fused=True))
+model = algorithm(
+    policy,
+    PoolVecEnv(Pool(workload, Meter(workload.batch_size, warmup, seconds), workload.num_envs)),
     n_steps=workload.unroll_length,
     batch_size=workload.batch_size,
     n_epochs=1,
-    policy_kwargs=dict(
-        features_extractor_class=NatureCNN if workload.pixels == "nature" else Features,
-        net_arch=dict(pi=list(workload.heads), vf=list(workload.heads)),
-        activation_fn=nn.ReLU,
-        optimizer_kwargs=dict(fused=True),
-        **(lstm if recurrent else {}),
-    ),
+    policy_kwargs=dict(features_extractor_class=features, **options),
     device="cpu",
 )
-if "channels_last" in options.variant:
+if "channels_last" in variant:
     model.policy.to(memory_format=torch.channels_last)
 model.learn(2**62)
