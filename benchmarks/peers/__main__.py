@@ -58,8 +58,8 @@ def install(library: Library) -> str | None:
         venv.create(home, clear=True, symlinks=True)
         pins = [pin for pin in (ROOT / "constraints.txt").read_text().split() if pin.startswith(("torch=", "envpool="))]
         pip = [sys.executable, "-m", "pip", "--python", python]
-        install = [*pip, "install", "--quiet", *pins, *library.packages.split()]
-        done = subprocess.run(install, stderr=subprocess.PIPE, text=True)
+        command = [*pip, "install", "--quiet", *pins, *library.packages.split()]
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
         if done.returncode:
             print(f"{library.name} cannot be installed: {done.stderr.strip().splitlines()[-1]}", flush=True)
             return None
@@ -72,7 +72,7 @@ def window(library: Library, python: str, workload: str, variant: str, warmup: f
     command = [python, "-m", f"benchmarks.peers.{library.module}", workload, variant, str(warmup), str(seconds)]
     env = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     env |= {"OMP_WAIT_POLICY": "passive"} if "passive" in variant else {}
-    log = PEERS / f"{library.module}.log"
+    log = PEERS / f"{library.module}-{workload}-{variant}.log"
     with tempfile.TemporaryDirectory() as scratch, log.open("w") as errors:
         env["TMPDIR"] = scratch
         process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=errors, process_group=0)
