@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install train test lint format bench clean
+.PHONY: install train test lint format bench bench-peers clean
 
 install: $(STAMP)
 
@@ -33,6 +33,9 @@ format: install
 
 bench: install
 	$(BIN)/vmpo bench all
+
+bench-peers: install
+	$(BIN)/python -m benchmarks.peers
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
