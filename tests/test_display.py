@@ -230,3 +230,14 @@ def test_time_left_counts_frames_not_agent_steps() -> None:
     assert time_left({**line, "frames": 0, "agent_steps": 0}, 8000) is None
     assert time_left({"steps_per_second": 10.0}, 8000) is None
     assert time_left({**line, "steps_per_second": 1e-300}, 8000) is None
+
+
+def test_the_panel_says_what_has_been_wrong_for_long_and_which_faults_were_survived() -> None:
+    display, stream = live(120)
+    with display:
+        for step in (0, 600):
+            display._drawn = -math.inf
+            display.update({**LINE, "learner_step": step, "e_step_kl_over_bound": 3.0, "faults/environment": 2})
+    assert "temperature has not met its bound for 600 updates" in stream.getvalue()
+    assert "2 survived" in stream.getvalue()
+    assert "survived" not in shown({**LINE, "faults/environment": 0, "skipped_updates": 0})

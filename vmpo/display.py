@@ -17,6 +17,8 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import Self
 
+from vmpo.health import HIGH_RATIO, Health, finite
+
 REFRESH_SECONDS = 0.25
 """Least time between two drawings of the panel."""
 WIDE = 76
@@ -25,12 +27,16 @@ LABEL_WIDTH = 22
 """Columns that a label may take, so that a long task name leaves room for its value."""
 SHOWN_TASKS = 6
 """Tasks of a multi-task run that get a row of their own."""
-HIGH_RATIO = 2.0
-"""A KL beyond this multiple of its bound is marked: the multiplier does not hold it."""
 SPARKS = "▁▂▃▄▅▆▇█"
 ASCII_SPARKS = "_.-:=+*#"
 
 PROGRESS_ROWS = {"episodes": "episodes", "learner_step": "learner steps", "agent_steps": "agent steps"}
+FAULT_ROWS = {
+    "faults/environment": "environment faults",
+    "faults/disk": "disk faults",
+    "skipped_updates": "skipped updates",
+}
+"""Shown once there are any."""
 HEALTH_ROWS = {
     "effective_sample_size": "effective samples",
     "value_explained_variance": "explained variance",
@@ -56,14 +62,20 @@ class Display:
 
 
 class PlainDisplay(Display):
-    """One line of text per update, for log files and pipes."""
+    """One line of text per update, for log files and pipes; a complaint once, when it begins."""
 
     def __init__(self, stream: TextIO, total_frames: int) -> None:
         self._stream = stream
         self._total_frames = total_frames
+        self._health = Health()
+        self._complaints: dict[str, str] = {}
 
     def update(self, line: Mapping[str, Any]) -> None:
         self.note(summary_line(line, self._total_frames))
+        before, self._complaints = self._complaints, self._health.observe(line)
+        for name, sentence in self._complaints.items():
+            if name not in before:
+                self.note(f"warning: {sentence}")
 
     def note(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
@@ -77,6 +89,7 @@ class LiveDisplay(Display):
         self._total_frames = total_frames
         self._title = title
         self._line: Mapping[str, Any] = {}
+        self._watch, self._complaints = Health(), dict[str, str]()
         self._history: list[float] = []
         self._drawn = -math.inf
         # Printing belongs above the panel, but output that goes to a pipe must still arrive there.
@@ -85,7 +98,8 @@ class LiveDisplay(Display):
 
     def update(self, line: Mapping[str, Any]) -> None:
         self._line = line
-        score = _finite(line.get("return_mean"))
+        self._complaints = self._watch.observe(line)
+        score = finite(line.get("return_mean"))
         if score is not None:
             self._history.append(score)
         if time.monotonic() - self._drawn >= REFRESH_SECONDS:
@@ -111,10 +125,13 @@ class LiveDisplay(Display):
             body.add_column(ratio=1)
             body.add_column(ratio=1)
             body.add_row(progress, health)
-        return Panel(Group(self._bar(), body), title=Text(self._title, overflow="ellipsis"), border_style="dim")
+        warnings = [Text(sentence, style="yellow") for sentence in self._complaints.values()]
+        return Panel(
+            Group(self._bar(), body, *warnings), title=Text(self._title, overflow="ellipsis"), border_style="dim"
+        )
 
     def _bar(self) -> RenderableType:
-        frames = _finite(self._line.get("frames")) or 0.0
+        frames = finite(self._line.get("frames")) or 0.0
         left = time_left(self._line, self._total_frames)
         grid = Table.grid(expand=True, padding=(0, 1))
         grid.add_column(ratio=1)
@@ -142,13 +159,16 @@ class LiveDisplay(Display):
         _row(grid, "length", _number(line.get("length_mean")))
         for key, label in PROGRESS_ROWS.items():
             _row(grid, label, _number(line.get(key)))
+        for key, label in FAULT_ROWS.items():
+            if finite(line.get(key)):
+                _row(grid, label, f"{_number(line.get(key))} survived", "yellow")
         return grid
 
     def _health(self) -> RenderableType:
         """Whether the dual variables hold their bounds, and how stale the acting policy is."""
         line, grid = self._line, _grid()
         _row(grid, "temperature", _number(line.get("temperature")))
-        ratios = [("E-step KL / bound", _finite(line.get("e_step_kl_over_bound")))]
+        ratios = [("E-step KL / bound", finite(line.get("e_step_kl_over_bound")))]
         parts = _finite_group(line, "kl_over_bound/")
         ratios += [(f"KL / bound, {key.removeprefix('kl_over_bound/')}", value) for key, value in parts]
         for label, value in ratios:
@@ -172,7 +192,7 @@ def make_display(total_frames: int, title: str, *, quiet: bool = False, stream: 
 
 def summary_line(line: Mapping[str, Any], total_frames: int) -> str:
     """The most telling numbers of a line; what is missing is left out. ``kl/bound`` is the largest M-step one."""
-    parts = [f"frames {_finite(line.get('frames')) or 0:,.0f}/{total_frames:,}"]
+    parts = [f"frames {finite(line.get('frames')) or 0:,.0f}/{total_frames:,}"]
     window = line.get("window_episodes", line.get("episodes"))
     ratios = [value for _, value in _finite_group(line, "kl_over_bound/")]
     shown = {
@@ -183,7 +203,7 @@ def summary_line(line: Mapping[str, Any], total_frames: int) -> str:
         "kl/bound {:.2f}": max(ratios, default=None),
     }
     for template, value in shown.items():
-        number = _finite(value)
+        number = finite(value)
         if number is not None:
             parts.append(template.format(number))
     left = time_left(line, total_frames)
@@ -192,8 +212,8 @@ def summary_line(line: Mapping[str, Any], total_frames: int) -> str:
 
 def time_left(line: Mapping[str, Any], total_frames: int) -> timedelta | None:
     """Time to the last frame at the present speed; None while that is unknown."""
-    frames, agent_steps = _finite(line.get("frames")), _finite(line.get("agent_steps"))
-    speed = _finite(line.get("steps_per_second"))
+    frames, agent_steps = finite(line.get("frames")), finite(line.get("agent_steps"))
+    speed = finite(line.get("steps_per_second"))
     if not frames or not agent_steps or not speed or speed < 0:
         return None
     seconds = max(0.0, total_frames - frames) / (speed * frames / agent_steps)
@@ -211,18 +231,14 @@ def sparkline(history: list[float], width: int, levels: str = SPARKS) -> str:
     return "".join(levels[round((value - low) * scale)] for value in history)
 
 
-def _finite(value: Any) -> float | None:
-    return value if isinstance(value, int | float) and math.isfinite(value) else None
-
-
 def _finite_group(line: Mapping[str, Any], prefix: str) -> list[tuple[str, float]]:
     """The numbers whose names start with the prefix."""
-    numbers = ((key, _finite(value)) for key, value in line.items() if key.startswith(prefix))
+    numbers = ((key, finite(value)) for key, value in line.items() if key.startswith(prefix))
     return [(key, value) for key, value in numbers if value is not None]
 
 
 def _number(value: Any) -> str:
-    number = _finite(value)
+    number = finite(value)
     if number is None:
         return "-"
     whole = abs(number) < 1e12 and (abs(number) >= 1000 or number == int(number))
