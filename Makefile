@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install train test lint format bench bench-peers clean
+.PHONY: install train test lint format bench bench-peers docs clean
 
 install: $(STAMP)
 
@@ -36,6 +36,10 @@ bench: install
 
 bench-peers: install
 	$(BIN)/python -m benchmarks.peers
+
+docs: install
+	$(BIN)/pip install --quiet 'mkdocs-material>=9.5'
+	$(BIN)/mkdocs build
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

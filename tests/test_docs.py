@@ -1,0 +1,69 @@
+"""The documentation: links lead somewhere, options exist, and the code of the guides runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vmpo.config import Config
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+OPTION = re.compile(r"--(env|agent|loss|learner|actors|run)\.([a-z-]+)")
+
+
+def anchors(page: Path) -> set[str]:
+    """The ids that GitHub and MkDocs give to a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The fenced blocks of a page in one language, or in none."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.MULTILINE | re.DOTALL)
+    return [text for name, text in found if name == language]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
+    for link in LINK.findall(page.read_text()):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name} links to {link}"
+        assert not anchor or anchor in anchors(target), f"{page.name} links to {link}"
+
+
+# The page on reliability shows mistakes, which test_bad_input performs.
+@pytest.mark.parametrize("page", [page for page in PAGES if page.stem != "reliability"], ids=lambda page: page.name)
+def test_options_that_are_named_exist(page: Path) -> None:
+    fields = {
+        section.name: {field.name for field in dataclasses.fields(getattr(Config(), section.name))}
+        for section in dataclasses.fields(Config)
+        if dataclasses.is_dataclass(getattr(Config(), section.name))
+    }
+    for section, option in OPTION.findall(page.read_text()):
+        assert option.replace("-", "_") in fields[section], f"{page.name} names --{section}.{option}"
+
+
+def test_every_page_is_in_the_site_and_the_other_way_round() -> None:
+    named = set(re.findall(r"([\w-]+\.md)", (ROOT / "mkdocs.yml").read_text()))
+    assert named == {page.name for page in PAGES} - {"README.md"}
+
+
+def test_the_environment_of_the_guide_trains_from_the_command_line_and_in_python(tmp_path: Path) -> None:
+    environment, script = blocks("own-environment.md", "python")
+    (tmp_path / "corridor.py").write_text(environment)
+    (tmp_path / "script.py").write_text(script.replace("50_000", "2_000"))
+    command = blocks("own-environment.md", "")[0].strip().replace("50000", "2000").split()
+    for arguments in ([sys.executable, "-m", *command, "--quiet"], [sys.executable, "script.py"]):
+        done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "corridor" / "metrics.jsonl").exists()
