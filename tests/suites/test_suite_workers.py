@@ -5,7 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,7 @@ from vmpo.errors import UserError
 from vmpo.records import Timestep
 from vmpo.suites.arrivals import first_limits
 from vmpo.suites.schedule import TaskSchedule
-from vmpo.suites.workers import WorkerEnv, WorkerFault
+from vmpo.suites.workers import MAIN_HINT, WorkerEnv, WorkerFault
 
 Make = Callable[..., WorkerEnv]
 
@@ -197,3 +200,15 @@ def test_a_worker_that_hangs_is_named_and_close_still_ends_it(make: Make, monkey
     started = [worker._process for worker in env._workers]
     env.close()
     assert not any(process.is_alive() for process in started)
+
+
+def test_a_script_without_a_main_guard_is_told_what_to_do(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from vmpo import suites\n"
+        "from vmpo.config import EnvConfig\n"
+        "suites.make(EnvConfig(id='CartPole-v1', simulator_threads=2), 2, seed=0).reset(0)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith(MAIN_HINT)

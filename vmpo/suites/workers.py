@@ -220,12 +220,15 @@ class Shared:
         return Arrays(observation=observation, **{k: v for k, v in views.items() if not k.startswith("observation/")})
 
 
+MAIN_HINT = "in a script, put the training under \"if __name__ == '__main__':\", because its workers import the script"
+
+
 class Worker:
     """The parent's end of one worker process."""
 
     def __init__(self, context: Any, make_env: MakeEnv, spec: EnvSpec, shared: Shared, slots: np.ndarray) -> None:
         self.slots = [int(slot) for slot in slots]
-        self._command, self._started = "", False
+        self._command, self._started, self._answered = "", False, False
         self._connection, theirs = context.Pipe()
         self._process = context.Process(
             target=_serve, args=(theirs, make_env, spec.tasks, shared, self.slots), daemon=True
@@ -250,6 +253,7 @@ class Worker:
             kind, value = self._connection.recv()
         except (EOFError, OSError) as error:
             raise self._died() from error
+        self._answered = True
         if kind == "user error":
             raise UserError(value)
         if kind == "error":
@@ -267,7 +271,9 @@ class Worker:
 
     def _died(self) -> WorkerFault:
         self._process.join(timeout=1.0)
-        return WorkerFault(f"the process of environments {self._names()} ended with code {self._process.exitcode}")
+        code = self._process.exitcode
+        hint = "" if self._answered or code != 1 else f"; {MAIN_HINT}"
+        return WorkerFault(f"the process of environments {self._names()} ended with code {code}{hint}")
 
     def _names(self) -> str:
         return f"{self.slots[0]} to {self.slots[-1]}"
