@@ -38,7 +38,7 @@ bench-peers: install
 	$(BIN)/python -m benchmarks.peers
 
 docs: install
-	$(BIN)/pip install --quiet 'mkdocs-material>=9.5'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/mkdocs build
 
 clean:

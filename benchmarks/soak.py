@@ -82,7 +82,7 @@ def verdict(readings: list[Reading]) -> dict[str, float | bool]:
         "files_and_threads_constant": constant,
         "first_rate": first,
         "last_rate": last,
-        "good": growth < 0.01 and constant and last > 0.95 * first,
+        "good": growth < 0.01 and constant and abs(last / first - 1.0) < 0.05,
     }
 
 
