@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install train test lint format bench bench-peers docs clean
+.PHONY: install train test lint format bench bench-peers results docs clean
 
 install: $(STAMP)
 
@@ -36,6 +36,9 @@ bench: install
 
 bench-peers: install
 	$(BIN)/python -m benchmarks.peers
+
+results: install
+	$(BIN)/python benchmarks/results.py draw
 
 docs: install
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'

@@ -25,10 +25,11 @@ import numpy as np
 
 from vmpo import bench, suites
 from vmpo.acting.actor import allocate
+from vmpo.actors import new_actor
 from vmpo.learning.learner import Learner
 from vmpo.memory import keep_freed_memory
 from vmpo.run_directory import RunDirectory
-from vmpo.train import Run, new_actor
+from vmpo.train import Run
 
 matplotlib.use("Agg")
 from matplotlib import pyplot

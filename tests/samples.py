@@ -13,6 +13,7 @@ import torch
 from vmpo.config import ActorConfig, AgentConfig, Config, LearnerConfig, LossConfig, RunConfig
 from vmpo.distributions import Categorical, Distribution, PolicyFamily
 from vmpo.learning.learner import Learner
+from vmpo.learning.replicas import Replicas
 from vmpo.networks.agent import AgentInput
 from vmpo.records import ArraySpec, ContinuousActions, DiscreteActions, EnvSpec, Timestep, Trajectory
 
@@ -108,9 +109,11 @@ def random_unrolls(learner: Learner, seed: int, resets: bool = True) -> Trajecto
     )
 
 
-def new_learner(config: Config, spec: EnvSpec | None = None, seed: int = 0) -> Learner:
+def new_learner(
+    config: Config, spec: EnvSpec | None = None, seed: int = 0, replicas: Replicas | None = None
+) -> Learner:
     torch.manual_seed(seed)
-    return Learner(spec or env_spec(), config)
+    return Learner(spec or env_spec(), config, replicas)
 
 
 class GraphEnv(gymnasium.Env):
@@ -168,3 +171,11 @@ class CountingEnv:
 
     def close(self):
         self.closed = True
+
+
+def narrow_encoder(observation: dict[str, ArraySpec], config: AgentConfig) -> torch.nn.Module:
+    """An encoder that says it is wider than it is."""
+    encoder = torch.nn.Module()
+    encoder.width = 5  # type: ignore[assignment]
+    encoder.forward = lambda observation: torch.zeros(2, 3)  # type: ignore[method-assign]
+    return encoder

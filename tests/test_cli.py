@@ -97,7 +97,7 @@ def test_every_option_of_evaluate_reaches_the_evaluation(monkeypatch, capsys):
         received.update(options)
         raise UserError("enough")
 
-    monkeypatch.setattr(sys.modules["vmpo.train"], "evaluate_run", evaluate_run)
+    monkeypatch.setattr(sys.modules["vmpo.evaluation"], "evaluate_run", evaluate_run)
     run(capsys, "evaluate", "d", "--best", "--trust", "--held-out", "--sampled", "--seed", "7")
     assert received == {"best": True, "trust": True, "held_out": True, "greedy": False, "seed": 7}
 

@@ -6,6 +6,7 @@ import dataclasses
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,48 @@ def test_the_environment_of_the_guide_trains_from_the_command_line_and_in_python
         done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "corridor" / "metrics.jsonl").exists()
+
+
+@pytest.fixture
+def guide(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs Python in a folder that holds the modules of the guide to Python."""
+    _, _, encoder, loss = blocks("python.md", "python")
+    (tmp_path / "fourier.py").write_text(encoder)
+    (tmp_path / "regression.py").write_text(loss)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True)
+
+    return run
+
+
+def test_the_scripts_of_the_guide_to_python_run(guide: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    script, callback, _, _ = blocks("python.md", "python")
+    done = guide("-c", script.replace("20_000", "4_000"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] in ("0", "1")
+    done = guide("-c", callback.replace("100.0", "30.0"))
+    assert done.returncode == 0, done.stderr
+    steps, finished, best = done.stdout.split()
+    assert finished == "False"
+    assert 0 < int(steps) < 100_000
+    assert float(best) > 30.0
+
+
+@pytest.mark.parametrize("index", [0, 1], ids=["encoder", "loss"])
+def test_code_of_ones_own_trains_and_is_trusted_only_on_request(
+    index: int, guide: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    command = blocks("python.md", "")[index].strip().replace("20000", "4000").split()
+    done = guide("-m", *command, "--quiet", "--directory", "run")
+    assert done.returncode == 0, done.stderr
+    refused = guide("-m", "vmpo", "evaluate", "run", "--episodes", "2")
+    assert refused.returncode == 2
+    assert "--trust" in refused.stderr
+    allowed = guide("-m", "vmpo", "evaluate", "run", "--episodes", "2", "--trust")
+    assert allowed.returncode == 0, allowed.stderr
+
+
+def test_own_code_of_the_guide_is_short() -> None:
+    for block in [*blocks("own-environment.md", "python")[:1], *blocks("python.md", "python")[2:]]:
+        assert len(block.splitlines()) < 30

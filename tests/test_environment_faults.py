@@ -13,8 +13,8 @@ from samples import small_config
 import vmpo
 from vmpo import presets
 from vmpo.errors import RunFailed
+from vmpo.evaluation import evaluate_weights
 from vmpo.learning import checkpoint
-from vmpo.train import evaluate_weights
 
 FAULTS = [fault.__name__ for fault in faulty.FAULTS]
 EVERY = 16_000

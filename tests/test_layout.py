@@ -21,18 +21,25 @@ MAY_IMPORT = {
     "health": set(),
     "memory": set(),
     "display": {"metrics", "health"},
-    "networks": {"records", "config", "errors", "distributions", "networks"},
+    "user_code": {"config", "errors"},
+    "networks": {"records", "config", "errors", "user_code", "distributions", "networks"},
     "losses": {"records", "values", "popart", "distributions", "networks", "errors", "losses"},
-    "learning": {"records", "config", "errors", "values", "popart", "distributions", "networks", "losses", "learning"},
-    "suites": {"records", "config", "errors", "scores", "suites"},
+    "learning": {
+        *("records", "config", "errors", "user_code", "values", "popart"),
+        *("distributions", "networks", "losses", "learning"),
+    },
+    "suites": {"records", "config", "errors", "user_code", "scores", "suites"},
     "acting": {"records", "config", "errors", "scores", "signals", "distributions", "networks", "metrics", "acting"},
     "presets": {"config", "errors"},
-    "run_directory": {"config", "errors"},
+    "run_directory": {"config", "errors", "user_code"},
     "report": {"__version__", "config", "errors", "scores", "run_directory", "report"},
 }
 """Rooms that are not named here (train, bench, cli, the package itself) stand at the top and may import all."""
 
-SIMULATORS = {"gymnasium", "ale_py", "envpool", "dm_control", "mujoco", "miniworld", "deepmind_lab", "ray"}
+SIMULATORS = {"gymnasium", "ale_py", "envpool", "dm_control", "mujoco", "miniworld", "deepmind_lab"}
+
+NEED_RAY = {"vmpo.cluster", "vmpo.learner_process", "vmpo.acting.remote", "vmpo.sweep"}
+"""Modules that import Ray; nobody else imports one of them before it is needed."""
 
 
 def imports(path):
@@ -73,6 +80,16 @@ def test_simulators_are_imported_by_their_adapters_alone_and_only_when_needed():
                 assert room(path) in ("suites", "bench"), f"{path.relative_to(PACKAGE)} imports {module}"
                 # Gymnasium is a core dependency; the others must not be asked for before they are needed.
                 assert not at_top or module.startswith("gymnasium"), f"{path.relative_to(PACKAGE)} imports {module}"
+
+
+def test_ray_is_needed_by_few_modules_and_asked_for_by_none_before_its_time():
+    for path in PACKAGE.rglob("*.py"):
+        name = "vmpo." + ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        for module, at_top in imports(path):
+            if module.split(".")[0] == "ray":
+                assert name in NEED_RAY, f"{name} imports {module}"
+            if module in NEED_RAY and at_top:
+                assert name in NEED_RAY, f"{name} imports {module}"
 
 
 def test_no_file_outgrows_a_reader():

@@ -175,6 +175,11 @@ def test_the_overlapping_fleet_trains_and_reports_its_lag(tmp_path):
     assert max(lags) > 0
 
 
+def test_actors_can_be_kept_behind_on_purpose(tmp_path):
+    vmpo.train(small_config(actors={"lag": 2}, learner={"target_period": 1}), tmp_path, quiet=True)
+    assert [line["policy_lag"] for line in lines(tmp_path / "metrics.jsonl")] == [0, 1, 2, 2]
+
+
 def test_a_loaded_policy_acts_as_the_evaluated_one(tmp_path):
     vmpo.train(small_config(agent={"core": "lstm"}), tmp_path, quiet=True)
     policy = vmpo.load(tmp_path)
@@ -219,7 +224,7 @@ def test_a_run_ends_when_its_last_unroll_is_learned_from(tmp_path):
 
 
 def test_a_run_that_was_killed_at_once_can_be_resumed(tmp_path, monkeypatch):
-    monkeypatch.setattr(Run, "loop", lambda self, quiet: None)
+    monkeypatch.setattr(Run, "loop", lambda self, **options: None)
     vmpo.train(small_config(), tmp_path, quiet=True)
     monkeypatch.undo()
     assert vmpo.resume(tmp_path, quiet=True).frames == 96

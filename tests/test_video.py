@@ -224,7 +224,7 @@ def test_several_tasks_are_recorded_one_after_the_other_each_with_its_own_value(
 def test_while_training_each_video_shows_the_next_task(tmp_path, monkeypatch):
     shown_tasks = []
     keep = lambda trained, path, options, safe_moment: shown_tasks.append(options.task)  # noqa: E731
-    monkeypatch.setattr(sys.modules["vmpo.train"], "record", keep)
+    monkeypatch.setattr(sys.modules["vmpo.video"], "record", keep)
     ids = ["probes:Counting-v0", "probes:Limited-v0"]
     trained_run(tmp_path / "run", ",".join(ids), "--run.video-seconds", "1e-9", "--frames", "96")
     assert shown_tasks == [ids[0], ids[1], ids[0]]

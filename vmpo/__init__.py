@@ -4,15 +4,18 @@ import os
 
 __version__ = "0.1.0"
 
-# Torch's idle threads would otherwise spin on the cores that the simulators' threads need.
-# Read once, when torch is loaded.
+# Torch's threads wait for each other between two operations. To spin for a fraction of a millisecond saves waking them,
+# which takes longer than a small operation; then they sleep, and leave the cores to the simulators' threads.
+# Read once, when torch is loaded: the count by GNU's OpenMP (Linux), the policy by others.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from vmpo import presets
+from vmpo.callbacks import Callback
 from vmpo.config import Config
 from vmpo.errors import UserError
+from vmpo.evaluation import evaluate_run as evaluate
 from vmpo.policy import load
-from vmpo.train import evaluate_run as evaluate
 from vmpo.train import resume, train
 
-__all__ = ["Config", "UserError", "evaluate", "load", "presets", "resume", "train"]
+__all__ = ["Callback", "Config", "UserError", "evaluate", "load", "presets", "resume", "train"]

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import io
 import json
+import os
 import re
 import shlex
 import sys
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 import tyro
 
 from vmpo import presets
 from vmpo.config import Config
-from vmpo.errors import RunFailed, UserError, unknown
+from vmpo.errors import RunFailed, UserError, missing_extra, unknown
 from vmpo.metrics import plain_numbers
 from vmpo.options import (
     BenchOptions,
@@ -28,14 +31,17 @@ from vmpo.options import (
     ExportOptions,
     ReportOptions,
     ResumeOptions,
+    SweepOptions,
     TrainOptions,
     WatchOptions,
 )
-from vmpo.run_directory import RunDirectory, modules_of
+from vmpo.run_directory import RunDirectory
+from vmpo.user_code import modules_of
 
 USAGE = """usage: vmpo COMMAND ...
 
   vmpo train [PRESET] [--env ID] [--directory D] [--frames N] [--seed S] [--section.field value ...]
+  vmpo sweep [PRESET] [--trials N]    several runs, each with its own draw from the preset's ranges, on Ray Tune
   vmpo resume D [--frames N]          continue a run from its newest checkpoint
   vmpo evaluate D [--episodes N]      play whole episodes with a trained agent
   vmpo report D... [--out FILE]       one page with the curves, scores and health of one or more runs
@@ -49,11 +55,15 @@ USAGE = """usage: vmpo COMMAND ...
 
 Options = TypeVar("Options")
 
+FIRST_PROCESS = os.environ.get("RANK", "0") == "0"
+"""False in all but one of the learner processes that torchrun starts."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     commands = {
         "train": _train,
+        "sweep": _sweep,
         "resume": _resume,
         "evaluate": _evaluate,
         "report": _report_page,
@@ -76,7 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise unknown("command", arguments[0], commands)
         return commands[arguments[0]](arguments[1:])
     except UserError as error:
-        print(f"vmpo: {' '.join(str(error).split())}", file=sys.stderr)
+        # Learner processes that were started together all end by it, and one of them says so.
+        if FIRST_PROCESS:
+            print(f"vmpo: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except OSError as error:
         print(f"vmpo: {error}", file=sys.stderr)
@@ -89,21 +101,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _train(arguments: list[str]) -> int:
+def _configured(kind: Callable[..., Options], command: str, arguments: list[str]) -> tuple[Options, Config, str]:
+    """Options and configuration of a command that takes a preset and any field, and the default for its directory."""
     name = presets.DEFAULT
     custom = _option(arguments, "--env") is not None
     if arguments and not arguments[0].startswith("-"):
         name = arguments.pop(0)
-    preset = presets.get(name)
-    default = TrainOptions(
-        **{f.name: getattr(preset.config, f.name) for f in dataclasses.fields(Config) if f.name != "preset"}
-    )
-    options = parse(TrainOptions, _expand(arguments), f"vmpo train {name}", default)
-    sections = {f.name: getattr(options, f.name) for f in dataclasses.fields(Config) if f.name != "preset"}
-    config = Config(preset=name, **sections)
+    preset, sections = presets.get(name), [f.name for f in dataclasses.fields(Config) if f.name != "preset"]
+    default = kind(**{section: getattr(preset.config, section) for section in sections})
+    options = parse(type(default), _expand(arguments), f"vmpo {command} {name}", default)
+    config = Config(preset=name, **{section: getattr(options, section) for section in sections})
     label = re.sub(r"[^A-Za-z0-9.-]+", "-", config.env.id) if custom else name
-    directory = options.directory or f"runs/{label}-{datetime.now():%Y%m%d-%H%M%S}"
+    return options, config, f"{label}-{datetime.now():%Y%m%d-%H%M%S}"
 
+
+def _train(arguments: list[str]) -> int:
+    options, config, name = _configured(TrainOptions, "train", arguments)
+    directory = options.directory or f"runs/{name}"
+    if options.cluster.address is not None:
+        return _report(
+            _with_ray("cluster").train(config, directory, options.cluster, quiet=options.quiet), options.json
+        )
     from vmpo.train import train
 
     return _report(train(config, directory, quiet=options.quiet), options.json)
@@ -111,18 +129,41 @@ def _train(arguments: list[str]) -> int:
 
 def _resume(arguments: list[str]) -> int:
     options = parse(ResumeOptions, arguments, "vmpo resume")
+    choices: dict[str, Any] = {"frames": options.frames, "quiet": options.quiet, "trust": options.trust}
+    if options.cluster.address is not None:
+        return _report(_with_ray("cluster").resume(options.directory, options.cluster, **choices), options.json)
     from vmpo.train import resume
 
-    return _report(
-        resume(options.directory, frames=options.frames, quiet=options.quiet, trust=options.trust), options.json
-    )
+    return _report(resume(options.directory, **choices), options.json)
+
+
+def _sweep(arguments: list[str]) -> int:
+    options, config, name = _configured(SweepOptions, "sweep", arguments)
+    directory = options.directory or f"runs/sweep-{name}"
+    module = _with_ray("sweep")
+    rows = module.sweep(config, directory, options.trials, options.address, options.quiet)
+    print("\n".join(module.table(rows)))
+    print(f"evaluate the best: vmpo evaluate {shlex.quote(directory)}/best")
+    if options.json:
+        print(json.dumps({"directory": directory, "trials": rows}))
+    return 0
+
+
+def _with_ray(name: str) -> ModuleType:
+    """A module that needs Ray, which not everyone has."""
+    try:
+        return importlib.import_module(f"vmpo.{name}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] == "ray":
+            raise missing_extra("ray", "ray") from None
+        raise
 
 
 def _evaluate(arguments: list[str]) -> int:
     options = parse(EvaluateOptions, arguments, "vmpo evaluate")
     if options.episodes < 1:
         raise UserError(f"--episodes {options.episodes} must be at least 1")
-    from vmpo.train import evaluate_run
+    from vmpo.evaluation import evaluate_run
 
     result = evaluate_run(
         options.directory,
@@ -289,6 +330,8 @@ def _expand(arguments: list[str]) -> list[str]:
 
 
 def _report(result: Any, as_json: bool) -> int:
+    if not FIRST_PROCESS:
+        return 0
     state = "finished" if result.finished else "stopped"
     print(
         f"{state} at {result.frames:,} frames ({result.agent_steps:,} agent steps, {result.seconds:.1f} s); "

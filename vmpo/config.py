@@ -52,6 +52,8 @@ class EnvConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentConfig:
+    encoder: str = "standard"
+    """What turns observations into features: standard, which the fields below describe, or my_module:MyEncoder."""
     pixels: Literal["nature", "resnet"] = "resnet"
     """Encoder of images: the 3-section ResNet of the paper or the small Nature CNN."""
     resnet_channels: tuple[int, ...] = (16, 32, 32)
@@ -108,8 +110,9 @@ class AgentConfig:
 class LossConfig:
     discount: float = 0.99
     """Agent discount (Tables 5, 6, 7)."""
-    algorithm: Literal["vmpo", "impala", "ppo"] = "vmpo"
-    """How the policy learns: V-MPO, or one of the baselines on the same agents, actors and learner."""
+    algorithm: str = "vmpo"
+    """How the policy learns: vmpo, the baselines impala and ppo on the same agents, actors and learner, or a loss of
+    your own as my_module:my_loss."""
     returns: Literal["n_step", "gae", "vtrace"] = "n_step"
     """Estimator of returns: the paper's n-step return to the end of the unroll, GAE, or V-trace."""
     gae_lambda: float = 0.95
@@ -164,13 +167,14 @@ class LossConfig:
 @dataclass(frozen=True, kw_only=True)
 class LearnerConfig:
     batch_size: int = 64
-    """Unrolls per learner step."""
+    """Unrolls per learner step, over all learner processes together."""
     unroll_length: int = 40
     """Transitions per unroll (n)."""
     passes: int = 1
     """Times that the learner goes through the batches of an unroll; more than 1 is not in the paper."""
     virtual_replicas: int = 1
-    """Minibatches, each with its own top half, whose gradients are averaged into one step (App. F: 8 or 16)."""
+    """Minibatches of a process, each with its own top half, whose gradients are averaged into one step. The replicas of
+    the paper (App. F: 8 or 16) are those of all processes together."""
     target_period: int = 100
     """Learner steps between two target updates (T_target). Baselines act by their newest weights after each unroll."""
     learning_rate: float = 1e-4
@@ -194,11 +198,14 @@ class ActorConfig:
     fleet: Literal["serial", "overlapping"] = "serial"
     """Act then learn with all cores, or actor threads that feed a bounded queue while the learner works."""
     num_envs: int = 64
-    """Environments of each actor. Fewer than batch_size: several unrolls make a batch; more: one makes several."""
+    """Environments of each actor. Fewer than batch_size: several unrolls make a batch; more: one makes several. Learner
+    processes divide them as they do the batch."""
     num_actors: int = 1
     """Actor threads of the overlapping fleet."""
     queue_size: int = 2
     """Finished unrolls that may wait for the learner."""
+    lag: int = 0
+    """Versions of the weights by which the actors are kept behind on purpose, to study importance weights."""
     device: str = "cpu"
     """Torch device of the acting network."""
     max_faults: int = 10
@@ -227,6 +234,8 @@ class RunConfig:
     """Seconds between two recorded episodes of the current agent, kept in the run's videos; None records none."""
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
+    wandb: str | None = None
+    """Project of Weights & Biases to send metrics to as well (extra wandb; WANDB_MODE=offline keeps them here)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,6 +255,19 @@ class Config:
         if self.loss.algorithm == "vmpo":
             return self.learner.target_period
         return max(1, self.actors.num_envs // self.learner.batch_size) * self.learner.passes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterConfig:
+    """Where a run is computed; it is no part of the run, which may go on elsewhere."""
+
+    address: str | None = None
+    """Ray cluster: local (started for this run), auto (the one that this machine is part of), host:port; None: no Ray.
+    """
+    actors: int = 2
+    """Actor processes, each on a CPU; they are dealt out to the learners."""
+    learners: int = 1
+    """Learner processes, each on a GPU, or on a CPU if learner.device is cpu."""
 
 
 def to_dict(config: Config) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class DiagonalGaussian:
         return self.std.log()
 
     def sample(self, noise: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-        return self.mean + self.std * noise
+        return torch.addcmul(self.mean, self.std, noise)
 
     def mode(self) -> Float[Tensor, "*batch d"]:
         return self.mean

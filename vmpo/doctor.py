@@ -54,6 +54,8 @@ EXTRAS: dict[str, Extra] = {
     ),
     "video": Extra(modules=("imageio_ffmpeg", "PIL")),
     "export": Extra(modules=("onnx", "onnxscript", "onnxruntime")),
+    "ray": Extra(modules=("ray",)),
+    "wandb": Extra(modules=("wandb",)),
 }
 
 DISTRIBUTIONS = {"PIL": "pillow", "Box2D": "box2d"}
@@ -187,7 +189,10 @@ def _cores() -> int:
 
 def _threads() -> Finding:
     settings = [f"{_cores()} cores", f"torch uses {torch.get_num_threads()}"]
-    settings += [f"{name}={os.environ.get(name, '(not set)')}" for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")]
+    settings += [
+        f"{name}={os.environ.get(name, '(not set)')}"
+        for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    ]
     return Finding(name="threads", status="ok", detail=", ".join(settings))
 
 

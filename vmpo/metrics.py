@@ -76,6 +76,21 @@ class Stopwatch:
         return shares
 
 
+class Interval:
+    """True once in every so many seconds, starting from now."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._next = time.perf_counter() + seconds
+
+    def __call__(self) -> bool:
+        now = time.perf_counter()
+        if now < self._next:
+            return False
+        self._next = now + self._seconds
+        return True
+
+
 class EpisodeWindow:
     """The last episodes of each task."""
 

@@ -7,24 +7,45 @@ from typing import Annotated
 
 import tyro
 
-from vmpo.config import ActorConfig, AgentConfig, EnvConfig, LearnerConfig, LossConfig, RunConfig
+from vmpo.config import ActorConfig, AgentConfig, ClusterConfig, EnvConfig, LearnerConfig, LossConfig, RunConfig
 from vmpo.video import VideoOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions:
-    directory: str | None = None
-    """Run directory; by default runs/PRESET-DATE-TIME."""
-    quiet: bool = False
-    """Print nothing while training."""
-    json: bool = False
-    """Print the result as one JSON object on the last line of standard output."""
+class Sections:
+    """Every field of a configuration, for the commands that start from a preset."""
+
     env: EnvConfig
     agent: AgentConfig
     loss: LossConfig
     learner: LearnerConfig
     actors: ActorConfig
     run: RunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(Sections):
+    directory: str | None = None
+    """Run directory; by default runs/PRESET-DATE-TIME."""
+    quiet: bool = False
+    """Print nothing while training."""
+    json: bool = False
+    """Print the result as one JSON object on the last line of standard output."""
+    cluster: ClusterConfig = ClusterConfig()  # noqa: RUF009
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(Sections):
+    trials: int = 8
+    """Runs, each with its own seed and its own values from the preset's ranges."""
+    directory: str | None = None
+    """Directory of the sweep; by default runs/sweep-PRESET-DATE-TIME. That of an unfinished sweep continues it."""
+    address: str = "local"
+    """Ray cluster: local (started for this sweep), auto (the one that this machine is part of) or host:port."""
+    quiet: bool = False
+    """Print nothing before the summary."""
+    json: bool = False
+    """Print the summary as one JSON object on the last line of standard output."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +60,7 @@ class ResumeOptions:
     """Print nothing while training."""
     json: bool = False
     """Print the result as one JSON object on the last line of standard output."""
+    cluster: ClusterConfig = ClusterConfig()  # noqa: RUF009
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,11 +67,14 @@ class Policy:
             key: np.array(arrays[key], dtype=array.dtype, ndmin=len(array.shape) + 1)
             for key, array in self.spec.observation.items()
         }
-        decision = self.decide(batch, state, previous_reward=previous_reward, greedy=greedy)
-        actions = decision.action
+        with torch.inference_mode():
+            inputs, memory = self._inputs(batch, state, previous_reward)
+            parameters, new_state = self.network.act(inputs, memory)
+            raw = self._chosen(parameters, greedy)
+        actions = self.spec.action.executable(raw.numpy())
         if isinstance(self.spec.action, DiscreteActions) and self.spec.action.width == 1:
             actions = actions[:, 0]
-        return actions[0] if single else actions, decision.state
+        return actions[0] if single else actions, {**new_state, "previous_action": raw}
 
     @torch.inference_mode()
     def decide(
@@ -83,25 +86,9 @@ class Policy:
         greedy: bool = True,
     ) -> Decision:
         """Actions, values and the next state of a batch, whose arrays all have a leading batch axis."""
-        tensors = {name: torch.from_numpy(array) for name, array in observation.items()}
-        batch = len(next(iter(tensors.values())))
-        first = state is None
-        if state is None:
-            state = {**self.network.initial_state(batch), "previous_action": self.no_action(batch)}
-        rewards = torch.as_tensor(np.broadcast_to(np.float32(previous_reward), (batch,)).copy())
-        inputs = AgentInput(
-            observation=tensors,
-            previous_action=state["previous_action"],
-            previous_reward=rewards,
-            first=torch.full((batch,), first),
-        )
-        output, new_state = self.network.step(inputs, {k: v for k, v in state.items() if k != "previous_action"})
-        distribution = self.family.distribution(output.policy)
-        raw = (
-            distribution.mode()
-            if greedy
-            else distribution.sample(self.family.noise(batch, generator=torch.default_generator))
-        )
+        inputs, memory = self._inputs(observation, state, previous_reward)
+        output, new_state = self.network.step(inputs, memory)
+        raw = self._chosen(output.policy, greedy)
         loss, tasks = self.config.loss, torch.arange(len(self.spec.tasks)).expand(output.values.shape)
         values = denormalise(output.values, tasks, self._statistics, loss.popart_minimum, loss.popart_maximum)
         return Decision(
@@ -109,6 +96,28 @@ class Policy:
             value=values.numpy(),
             state={**new_state, "previous_action": raw},
         )
+
+    def _inputs(
+        self, observation: dict[str, np.ndarray], state: AgentState | None, previous_reward: Any
+    ) -> tuple[AgentInput, AgentState]:
+        """What the network takes, with its own part of the state."""
+        batch = len(next(iter(observation.values())))
+        first = state is None
+        if state is None:
+            state = {**self.network.initial_state(batch), "previous_action": self.no_action(batch)}
+        inputs = AgentInput(
+            observation={name: torch.from_numpy(array) for name, array in observation.items()},
+            previous_action=state["previous_action"],
+            previous_reward=torch.as_tensor(np.broadcast_to(np.float32(previous_reward), (batch,)).copy()),
+            first=torch.full((batch,), first),
+        )
+        return inputs, {name: x for name, x in state.items() if name != "previous_action"}
+
+    def _chosen(self, parameters: torch.Tensor, greedy: bool) -> torch.Tensor:
+        policy = self.family.distribution(parameters)
+        if greedy:
+            return policy.mode()
+        return policy.sample(self.family.noise(len(parameters), generator=torch.default_generator))
 
     def no_action(self, batch: int) -> torch.Tensor:
         """What stands for the action before an episode's first observation, which the agent does not see."""

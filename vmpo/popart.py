@@ -6,6 +6,7 @@ float32 no digits for the variance.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -38,11 +39,13 @@ def updated(
     tasks: Int64[Tensor, "T B"],
     valid: Bool[Tensor, "T B"],
     rate: float,
+    total: Callable[[Tensor], Tensor] = lambda sums: sums,
 ) -> PopArtStatistics:
     """One statistics step.
 
     Each task that the batch holds moves by ``rate`` from its old moments towards the moments of its own valid targets.
-    How many samples it has does not change the size of the step, and a task that is absent stays where it is.
+    How many samples it has does not change the size of the step, and a task that is absent stays where it is. Where the
+    batch is spread over processes, ``total`` adds up their sums.
     """
     num_tasks = len(statistics.mean)
     flat_tasks = tasks.reshape(-1)
@@ -52,10 +55,10 @@ def updated(
     def per_task(samples: Tensor) -> Tensor:
         return torch.zeros(num_tasks, dtype=torch.float64, device=samples.device).scatter_add_(0, flat_tasks, samples)
 
-    counts = per_task(weights)
+    samples = (weights, weights * flat_targets, weights * flat_targets.square())
+    counts, sums, squares = total(torch.stack([per_task(x) for x in samples]))
     step = rate * (counts > 0).double()
-    mean = per_task(weights * flat_targets) / counts.clamp(min=1.0)
-    second_moment = per_task(weights * flat_targets.square()) / counts.clamp(min=1.0)
+    mean, second_moment = sums / counts.clamp(min=1.0), squares / counts.clamp(min=1.0)
     return PopArtStatistics(
         mean=torch.lerp(statistics.mean, mean, step),
         second_moment=torch.lerp(statistics.second_moment, second_moment, step),

@@ -15,6 +15,7 @@ from vmpo.config import (
     LossConfig,
     Ranges,
     RunConfig,
+    sampled,
 )
 from vmpo.errors import unknown
 
@@ -368,3 +369,8 @@ def get(name: str) -> Preset:
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
     return PRESETS[name]
+
+
+def settled(config: Config) -> Config:
+    """Fields that the preset leaves open, drawn from its ranges."""
+    return sampled(config, get(config.preset).ranges) if config.preset in PRESETS else config

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import math
 import re
+from pathlib import Path
 
-from vmpo.config import Config
+import torch
+
+from vmpo.config import ClusterConfig, Config
+from vmpo.errors import UserError, missing_extra
+from vmpo.movie import check_format
 
 
-def problems(config: Config) -> list[str]:
-    """All of it at once, a sentence each."""
+def problems(config: Config, replicas: int = 1) -> list[str]:
+    """All of it at once, a sentence each; ``replicas`` learner processes divide the work."""
     learner, actors, loss = config.learner, config.actors, config.loss
     found = [
         f"{section}.{name}={value} must be at least 1"
@@ -29,9 +35,14 @@ def problems(config: Config) -> list[str]:
         if value is not None and not (math.isfinite(value) and value > 0)
     ]
     found += [
-        f"run.{name}={value} must not be negative"
-        for name, value in dataclasses.asdict(config.run).items()
-        if name in ("seed", "threads", "evaluation_episodes") and value < 0
+        f"{where}={value} must not be negative"
+        for where, value in (
+            ("run.seed", config.run.seed),
+            ("run.threads", config.run.threads),
+            ("run.evaluation_episodes", config.run.evaluation_episodes),
+            ("actors.lag", actors.lag),
+        )
+        if value < 0
     ]
     if not 0 < loss.top_fraction <= 1:
         found.append(f"loss.top_fraction={loss.top_fraction} must be in (0, 1]")
@@ -50,11 +61,16 @@ def problems(config: Config) -> list[str]:
             found.append(f"{where}={device!r} must be cpu, cuda or cuda:N")
     if found:
         return found
-    if learner.batch_size % learner.virtual_replicas:
-        remainder = learner.batch_size % learner.virtual_replicas
+    parts = learner.virtual_replicas * replicas
+    if remainder := learner.batch_size % parts:
         found.append(
-            f"learner.batch_size={learner.batch_size} does not divide over {learner.virtual_replicas} replicas; "
-            f"try {learner.batch_size - remainder or learner.virtual_replicas}"
+            f"learner.batch_size={learner.batch_size} does not divide over {parts} replicas; "
+            f"try {learner.batch_size - remainder or parts}"
+        )
+    if remainder := actors.num_envs % replicas:
+        found.append(
+            f"actors.num_envs={actors.num_envs} does not divide over {replicas} learner processes; "
+            f"try {actors.num_envs - remainder or replicas}"
         )
     if learner.batch_size % actors.num_envs and actors.num_envs % learner.batch_size:
         multiple = max(actors.num_envs, learner.batch_size - learner.batch_size % actors.num_envs)
@@ -62,8 +78,33 @@ def problems(config: Config) -> list[str]:
             f"learner.batch_size={learner.batch_size} and actors.num_envs={actors.num_envs}: one must be a multiple of "
             f"the other; try --learner.batch-size {multiple}"
         )
-    if learner.batch_size // learner.virtual_replicas * learner.unroll_length * loss.top_fraction < 1:
+    if learner.batch_size // parts * learner.unroll_length * loss.top_fraction < 1:
         found.append("a minibatch of one sample has no top half; raise learner.batch_size or learner.unroll_length")
+    return found
+
+
+def check(config: Config, replicas: int = 1) -> None:
+    """Refuse what is impossible, or impossible on this machine."""
+    found = problems(config, replicas)
+    for where, device in (("learner.device", config.learner.device), ("actors.device", config.actors.device)):
+        if device.startswith("cuda") and not torch.cuda.is_available():
+            found.append(f"{where}={device}, but torch finds no CUDA device")
+    if found:
+        raise UserError("; ".join(found))
+    if config.run.wandb is not None and importlib.util.find_spec("wandb") is None:
+        raise missing_extra("wandb", "wandb")
+    if config.run.video_seconds is not None:
+        check_format(Path("any.mp4"))
+
+
+def cluster_problems(cluster: ClusterConfig) -> list[str]:
+    found = [
+        f"cluster.{name}={value} must be at least 1"
+        for name, value in (("actors", cluster.actors), ("learners", cluster.learners))
+        if value < 1
+    ]
+    if not found and cluster.actors < cluster.learners:
+        found.append(f"cluster.actors={cluster.actors} must be at least cluster.learners={cluster.learners}")
     return found
 
 

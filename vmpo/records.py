@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -54,7 +54,7 @@ class DiscreteActions:
         return raw
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ContinuousActions:
     """A real vector. The policy lives in the unit box; ``executable`` maps it to the environment's bounds."""
 
@@ -70,10 +70,17 @@ class ContinuousActions:
 
         The learner scores the raw sample; only what the environment executes is clipped.
         """
-        bounded = np.isfinite(self.low) & np.isfinite(self.high)
-        low, high = np.where(bounded, self.low, -1.0), np.where(bounded, self.high, 1.0)
-        scaled = low + (np.clip(raw, -1.0, 1.0) + 1.0) * 0.5 * (high - low)
-        return np.where(bounded, scaled, np.clip(raw, self.low, self.high)).astype(np.float32)
+        low, high, scale, middle = self._mapping
+        return (np.minimum(np.maximum(raw, low), high) * scale + middle).astype(np.float32)
+
+    @cached_property
+    def _mapping(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Bounds of what is clipped, then factor and offset: in float64, so that the ends are met exactly."""
+        low, high = self.low.astype(np.float64), self.high.astype(np.float64)
+        bounded = np.isfinite(low) & np.isfinite(high)
+        with np.errstate(invalid="ignore"):
+            scale, middle = np.where(bounded, 0.5 * (high - low), 1.0), np.where(bounded, 0.5 * (high + low), 0.0)
+        return np.where(bounded, -1.0, low), np.where(bounded, 1.0, high), scale, middle
 
 
 ActionSpec: TypeAlias = DiscreteActions | ContinuousActions
@@ -187,6 +194,12 @@ def tree_map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
         }
         return replace(tree, **changed)
     return function(tree, *others)
+
+
+def num_bytes(trajectory: Trajectory) -> int:
+    """Of all its arrays or tensors."""
+    values = [getattr(trajectory, f.name) for f in fields(trajectory)]
+    return sum(x.nbytes for value in values for x in (value.values() if isinstance(value, dict) else [value]))
 
 
 def concatenate(trajectories: Sequence[Trajectory]) -> Trajectory:

@@ -6,13 +6,16 @@ import fcntl
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from vmpo import config as configuration
 from vmpo.config import Config
 from vmpo.errors import UserError
+from vmpo.user_code import modules_of
 
 
 class RunDirectory:
@@ -44,22 +47,26 @@ class RunDirectory:
         self.write(config)
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold the folder against other processes. The system lets go of it when this one ends, however it ends."""
+    def lock(self, patience: float = 0.0) -> Iterator[None]:
+        """Hold the folder against other processes. The system lets go of it when this one ends, however it ends.
+
+        With patience, wait so many seconds for another process to end.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             file = open(self.path / ".lock", "a+")  # noqa: SIM115
         except OSError as error:
             raise UserError(f"cannot write to {self.path}: {error.strerror}") from error
         with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            end = time.monotonic() + patience
+            while not (held := _flock(file)) and time.monotonic() < end:
+                time.sleep(0.1)
+            if not held:
                 file.seek(0)
                 owner = file.read(20).strip()
                 raise UserError(
                     f"{self.path} is in use by another process" + (f" ({owner})" if owner.isdigit() else "")
-                ) from None
+                )
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
@@ -79,13 +86,13 @@ class RunDirectory:
         """The run's configuration. Unless trusted, it may not name a module that would be imported for it.
 
         A run directory may come from a stranger, and importing a module executes it. One that this process has
-        imported already is trusted.
+        imported already is trusted, unless it is Python's own, whose functions do anything.
         """
         config = self._read()
         for module in modules_of(config):
-            if not trust and module not in sys.modules:
+            if not trust and (module not in sys.modules or module.split(".")[0] in sys.stdlib_module_names):
                 raise UserError(
-                    f"{self.path} plays an environment of the module {module!r}, which would be imported and executed; "
+                    f"{self.path} uses the module {module!r}, which would be imported and executed; "
                     "add --trust (trust=True in Python) if you know where this run comes from"
                 )
         return config
@@ -100,8 +107,9 @@ class RunDirectory:
         return configuration.from_dict(values)
 
 
-def modules_of(config: Config) -> list[str]:
-    """Modules that the environments of a configuration name: ``my_module:MyEnv-v0``."""
-    if config.env.suite != "gymnasium":
-        return []
-    return [name.partition(":")[0].strip() for name in config.env.id.split(",") if ":" in name]
+def _flock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except OSError:
+        return False

@@ -28,6 +28,10 @@ class StopSignal:
         self._received = float("inf")
         self._previous: dict[signal.Signals, Any] = {}
 
+    def request(self) -> None:
+        """Wish for the end without a signal."""
+        self._received = time.monotonic()
+
     def requested(self) -> bool:
         """A signal has come."""
         return self._received < float("inf")
@@ -38,7 +42,7 @@ class StopSignal:
             raise Stopped
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._received = time.monotonic()
+        self.request()
         self._restore()
         os.write(2, MESSAGE)
 

@@ -9,21 +9,31 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import UInt8
 
 from vmpo import suites
+from vmpo.callbacks import Callback
 from vmpo.config import Config, EnvConfig
 from vmpo.errors import UserError, unknown
 from vmpo.learning import checkpoint
+from vmpo.metrics import Interval
 from vmpo.movie import FASTEST, Movie, check_format
 from vmpo.overlay import Canvas, Caption, shown
 from vmpo.policy import Policy
 from vmpo.popart import PopArtStatistics
 from vmpo.records import VectorEnv, Weights
 from vmpo.run_directory import RunDirectory
+from vmpo.signals import Stopped
+
+if TYPE_CHECKING:
+    from vmpo.train import Run
+
+PROGRESS_STEPS = 1_000
+"""Agent steps of a video during training, which waits for it."""
 
 UNKNOWN_SPEED = 30.0
 """Steps per second that are shown where the environment does not say what would be real time."""
@@ -159,6 +169,32 @@ def record(
     return Recorded(
         path=path, frames=film.movie.frames, frames_per_second=film.movie.frames_per_second, takes=tuple(takes)
     )
+
+
+class ProgressVideos(Callback):
+    """A greedy episode at intervals, of each task in turn. If that goes wrong, training goes on."""
+
+    def __init__(self, seconds: float) -> None:
+        self._due, self._count = Interval(seconds), 0
+
+    def on_unroll(self, run: Run) -> None:
+        if not self._due():
+            return
+        step, tasks = run.learner.learner_step, suites.task_ids(run.config.env)
+        trained = Trained(
+            config=run.config,
+            weights=run.learner_weights(),
+            statistics=run.learner.statistics,
+            learner_step=step,
+        )
+        options = VideoOptions(max_steps=PROGRESS_STEPS, task=tasks[self._count % len(tasks)])
+        self._count += 1
+        try:
+            record(trained, run.directory.videos / video_name(step), options, run.stop.check)
+        except Stopped:
+            raise
+        except Exception as error:
+            run.log.notes.append(f"no video of learner step {step}: {' '.join(str(error).split())}")
 
 
 class Film:

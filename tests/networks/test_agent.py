@@ -163,7 +163,7 @@ def test_observations_are_counted_where_valid_and_used_after_commit():
     agent, seen = build("none", normalise_observations=True), inputs()
     valid = ~seen.first
     before = agent.unroll(seen, {})[0].features
-    agent.accumulate_observations(seen.observation, valid)
+    agent.normaliser.merge(agent.observation_moments(seen.observation, valid))
     assert torch.equal(agent.unroll(seen, {})[0].features, before)
     agent.normaliser.commit()
     joints = seen.observation["joints"]
@@ -171,7 +171,7 @@ def test_observations_are_counted_where_valid_and_used_after_commit():
     whitened = (joints - joints[valid].mean(0)) / joints[valid].std(0, correction=0)
     expected = build("none").unroll(dataclasses.replace(seen, observation={**seen.observation, "joints": whitened}), {})
     torch.testing.assert_close(agent.unroll(seen, {})[0].features, expected[0].features, atol=1e-5, rtol=1e-4)
-    build("none").accumulate_observations(seen.observation, valid)
+    assert build("none").observation_moments(seen.observation, valid) is None
 
 
 def test_normaliser_and_pixel_control_head_exist_where_asked_for():

@@ -283,3 +283,51 @@ def test_atari_levels_are_drawn_beside_the_paper(tab, tmp_path):
     assert tab.run("document.querySelectorAll('#levels-atari57 rect').length") == 6
     assert tab.texts("#levels-atari57 th") == ["level", "random", "human", "IMPALA (paper)", "V-MPO (paper)", "a"]
     assert tab.texts("#levels-atari57 tbody td:first-child") == ["boxing", "pong"]
+
+
+@pytest.fixture
+def sweep(tab, tmp_path):
+    """Six trials of two varied settings, the third of which is the best, and a seed that differs by itself."""
+    folder = tmp_path / "sweep"
+    for index, (rate, bound) in enumerate(
+        [(1e-4, 0.1), (1e-3, 0.2), (1e-2, 0.3), (2e-4, 0.4), (3e-4, 0.5), (5e-3, 0.6)]
+    ):
+        write_run(
+            folder / f"trial_{index:03d}",
+            score=lambda i, _, index=index: -abs(index - 2.0) * i,
+            learner__learning_rate=rate,
+            loss__epsilon_policy=bound,
+            run__seed=index,
+        )
+    (folder / "sweep.json").write_text("{}")
+    report.write([folder], tmp_path / "report.html")
+    tab.view(1300, 900)
+    tab.open(tmp_path / "report.html")
+    yield tab
+    assert tab.errors == []
+
+
+def test_a_sweep_is_drawn_as_a_parallel_plot(sweep):
+    assert sweep.texts("#sweep h2") == ["Settings against return"]
+    labels = sweep.texts("#sweep svg > text")
+    assert [name for name in labels if name[0].isalpha()] == ["epsilon_policy", "learning_rate", "return"]
+    assert sweep.run("document.querySelectorAll('#sweep path.trial').length") == 6
+
+
+def test_a_trial_is_read_by_the_arrow_keys_and_by_the_pointer(sweep):
+    sweep.run("document.querySelector('#sweep svg').focus()")
+    sweep.key("ArrowRight")
+    assert sweep.texts("#sweep p.chosen")[0].startswith(
+        "trial_002: loss.epsilon_policy 0.3, learner.learning_rate 0.01, return "
+    )
+    sweep.key("ArrowLeft")
+    assert sweep.texts("#sweep p.chosen")[0].startswith("trial_00")
+    assert not sweep.texts("#sweep p.chosen")[0].startswith("trial_002")
+    # The best run ends at the top of the last axis, where no other line comes near.
+    sweep.hover("#sweep svg", across=0.963, down=35 / 300)
+    assert sweep.texts("#sweep p.chosen")[0].startswith("trial_002")
+
+
+def test_a_hidden_trial_is_not_drawn(sweep):
+    sweep.click("#run-2")
+    assert sweep.run("document.querySelectorAll('#sweep path.trial').length") == 5

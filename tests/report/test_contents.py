@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from report_samples import groups_of, large_groups, write_run
 
+from vmpo.errors import UserError
 from vmpo.report import aggregates, curves
+from vmpo.report.page import contents
 from vmpo.scores import benchmarks
 
 
@@ -129,3 +131,26 @@ def test_levels_stand_beside_the_papers_columns(tmp_path):
     assert set(reference.published) == {"IMPALA", "V-MPO"}
     expected = 100 * (295 - reference.random) / (reference.human - reference.random)
     assert pong["normalised"] == [pytest.approx(expected, rel=1e-5)]
+
+
+def test_settings_that_were_varied_stand_beside_the_return_of_each_run(tmp_path):
+    runs = [
+        write_run(tmp_path / name, learner__learning_rate=rate, loss__returns=kind, run__seed=seed)
+        for seed, (name, rate, kind) in enumerate([("a", 1e-3, "gae"), ("b", 1e-2, "n_step"), ("c", 1e-4, "vtrace")])
+    ]
+    plot = contents(groups_of(*runs))["parallel"]
+    assert plot["fields"] == ["learner.learning_rate"], "neither words nor seeds"
+    assert [row["values"] for row in plot["rows"]] == [[1e-3], [1e-2], [1e-4]]
+    assert [row["score"] for row in plot["rows"]] == [190.0] * 3
+    assert contents(groups_of(*runs[:2]))["parallel"] is None
+
+
+def test_a_sweep_stands_for_its_trials(tmp_path):
+    write_run(tmp_path / "sweep" / "trial_001")
+    write_run(tmp_path / "sweep" / "trial_000")
+    (tmp_path / "sweep" / "sweep.json").write_text("{}")
+    assert [run.name for group in groups_of(tmp_path / "sweep") for run in group.runs] == ["trial_000", "trial_001"]
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "sweep.json").write_text("{}")
+    with pytest.raises(UserError, match="no trial of the sweep"):
+        groups_of(tmp_path / "empty")

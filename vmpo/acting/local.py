@@ -10,7 +10,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from vmpo.acting.actor import Actor, allocate
@@ -37,6 +37,8 @@ class Collected:
     episodes: list[EpisodeResult]
     agent_steps: int
     """Steps that were taken for it: none if the batch was waiting from an earlier unroll."""
+    faults: list[str] = field(default_factory=list)
+    """Tracebacks of environments in other processes that were made anew."""
 
 
 class Fleet(Protocol):
@@ -50,6 +52,10 @@ class Fleet(Protocol):
     def collect(self) -> Collected: ...
 
     def publish(self, weights: Weights) -> None: ...
+
+    def metrics(self) -> dict[str, float]:
+        """What the fleet counts of itself."""
+        ...
 
     def close(self) -> None: ...
 
@@ -82,20 +88,57 @@ class SerialFleet:
     def publish(self, weights: Weights) -> None:
         self.actors[0].load(weights)
 
+    def metrics(self) -> dict[str, float]:
+        return {}
+
     def close(self) -> None:
         self.actors[0].env.close()
 
 
-class OverlappingFleet:
-    """Actor threads fill slots while the learner works, held back by a bounded queue. Data may lag by some versions."""
+class QueueingFleet:
+    """Makes batches of the unrolls that its actors finish meanwhile. How those arrive is up to its subclasses."""
 
-    def __init__(self, config: Config, make_actor: MakeActor) -> None:
-        self.actors = [make_actor(index) for index in range(config.actors.num_actors)]
+    def __init__(self, config: Config) -> None:
         columns = max(config.learner.batch_size, config.actors.num_envs)
         self._unrolls_together = columns // config.actors.num_envs
         self._batches_together = columns // config.learner.batch_size
         self._passes = config.learner.passes
         self._waiting: list[Trajectory] = []
+
+    @property
+    def batches_waiting(self) -> bool:
+        return bool(self._waiting)
+
+    def collect(self) -> Collected:
+        if self._waiting:
+            return Collected(batch=self._waiting.pop(0), episodes=[], agent_steps=0)
+        self._release()
+        unrolls = [self._take() for _ in range(self._unrolls_together)]
+        self._waiting = split(concatenate([u.batch for u in unrolls]), self._batches_together) * self._passes
+        return Collected(
+            batch=self._waiting.pop(0),
+            episodes=[episode for unroll in unrolls for episode in unroll.episodes],
+            agent_steps=sum(unroll.agent_steps for unroll in unrolls),
+            faults=[text for unroll in unrolls for text in unroll.faults],
+        )
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+    def _release(self) -> None:
+        """The learner needs the unrolls of the last batches no more."""
+
+    def _take(self) -> Collected:
+        """Wait for the next unroll."""
+        raise NotImplementedError
+
+
+class OverlappingFleet(QueueingFleet):
+    """Actor threads fill slots while the learner works, held back by a bounded queue. Data may lag by some versions."""
+
+    def __init__(self, config: Config, make_actor: MakeActor) -> None:
+        super().__init__(config)
+        self.actors = [make_actor(index) for index in range(config.actors.num_actors)]
         self._ready: queue.Queue[Collected | Exception] = queue.Queue(maxsize=config.actors.queue_size)
         self._free: queue.Queue[Trajectory] = queue.Queue()
         # One slot in the hands of each actor, the queue full, and one batch with the learner.
@@ -105,27 +148,6 @@ class OverlappingFleet:
         self._weights: Weights | None = None
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._act, args=(actor,), daemon=True) for actor in self.actors]
-
-    @property
-    def batches_waiting(self) -> bool:
-        return bool(self._waiting)
-
-    def collect(self) -> Collected:
-        episodes: list[EpisodeResult] = []
-        taken = 0
-        if not self._waiting:
-            for thread in self._threads:
-                # Not before the first batch is asked for: a resumed run sets weights and random states until then.
-                if thread.ident is None:
-                    thread.start()
-            for slot in self._lent:
-                self._free.put(slot)
-            unrolls = [self._take_ready() for _ in range(self._unrolls_together)]
-            self._lent = [unroll.batch for unroll in unrolls]
-            self._waiting = split(concatenate(self._lent), self._batches_together) * self._passes
-            episodes = [episode for unroll in unrolls for episode in unroll.episodes]
-            taken = sum(unroll.agent_steps for unroll in unrolls)
-        return Collected(batch=self._waiting.pop(0), episodes=episodes, agent_steps=taken)
 
     def publish(self, weights: Weights) -> None:
         self._weights = weights
@@ -149,13 +171,22 @@ class OverlappingFleet:
         except Exception as error:
             self._hand_over(error)
 
-    def _take_ready(self) -> Collected:
+    def _release(self) -> None:
+        for thread in self._threads:
+            # Not before the first batch is asked for: a resumed run sets weights and random states until then.
+            if thread.ident is None:
+                thread.start()
+        while self._lent:
+            self._free.put(self._lent.pop())
+
+    def _take(self) -> Collected:
         try:
             unroll = self._ready.get(timeout=WAIT_SECONDS)
         except queue.Empty:
             raise TimeoutError(f"no actor finished an unroll within {WAIT_SECONDS:.0f} s") from None
         if isinstance(unroll, Exception):
             raise unroll
+        self._lent.append(unroll.batch)
         return unroll
 
     def _take_free(self) -> Trajectory | None:

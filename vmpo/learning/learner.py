@@ -15,23 +15,27 @@ from torch.nn.utils import clip_grad_norm_, get_total_norm
 from vmpo import popart, values
 from vmpo.config import Config
 from vmpo.distributions import Distribution
-from vmpo.learning.objectives import OBJECTIVES, Evaluation, Gathered, Multipliers, Share
+from vmpo.learning.objectives import Evaluation, Gathered, Multipliers, Share, objective
+from vmpo.learning.replicas import Replicas
 from vmpo.losses.pixel_control import pixel_control_loss
 from vmpo.networks.agent import AgentInput, AgentOutput, agent_inputs, make_agent, policy_family
+from vmpo.popart import PopArtStatistics
 from vmpo.records import EnvSpec, Trajectory, Weights, split, tree_map
 
 
 class Learner:
     """Holds the online and the target network. ``update`` is one learner step of the paper."""
 
-    def __init__(self, spec: EnvSpec, config: Config) -> None:
+    def __init__(self, spec: EnvSpec, config: Config, replicas: Replicas | None = None) -> None:
+        """With other learner processes beside it, ``config`` is the share of this one."""
         self.spec, self.config = spec, config
+        self.replicas = replicas or Replicas()
         self.device = torch.device(config.learner.device)
         self.family = policy_family(spec, config)
         self.online = make_agent(spec, config).to(self.device)
         self.target = copy.deepcopy(self.online).requires_grad_(False)
         self.multipliers = Multipliers(config.loss, self.family.kl_names).to(self.device)
-        self.objective = OBJECTIVES[config.loss.algorithm]
+        self.objective = objective(config.loss.algorithm)
         self.statistics = popart.initial_statistics(len(spec.tasks), self.device)
         self.learner_step = 0
         self.version = 0
@@ -51,9 +55,10 @@ class Learner:
         )
 
     def update(self, batch: Trajectory, safe_moment: Callable[[], None] = lambda: None) -> dict[str, Tensor]:
-        """One step on the total loss (Eq. 1), averaged over the virtual replicas. Metrics stay on the device.
+        """One step on the total loss (Eq. 1), averaged over all replicas. Metrics stay on the device.
 
-        ``safe_moment`` is called between replicas, where nothing has changed yet: it may raise to give the update up.
+        Replicas are the virtual ones, one after another in this process, of all processes. ``safe_moment`` is called
+        between them, where nothing has changed yet: it may raise to give the update up.
         """
         lag = self.version - batch.versions.double().mean()
         # Where the acting weights were the target's, the recorded distributions are the target's outputs.
@@ -69,20 +74,26 @@ class Learner:
         for index, replica in enumerate(replicas):
             safe_moment()
             evaluation = self._evaluate(replica, recorded)
-            share = None if gathered is None else Share(of=gathered, index=index, count=len(replicas))
+            share = None if gathered is None else self._share(gathered, index)
             loss, replica_metrics = self._loss(evaluation, share)
             (loss / len(replicas)).backward()
             total = total + loss.detach() / len(replicas)
             measured.append(replica_metrics)
             evaluations.append((evaluation.returns, evaluation.tasks, evaluation.valid))
             del evaluation, loss
-        metrics = _mean(measured) | {"policy_lag": lag, "gradient_norm": self._clip_gradient(), "loss": total}
+        metrics = _mean(measured) | {"policy_lag": lag, "loss": total}
+        # Processes exchange everything before anything changes: if one is lost, the others are as they were.
+        metrics = self._average(metrics)
+        statistics = self._next_statistics(*(torch.cat(parts, dim=1) for parts in zip(*evaluations, strict=True)))
+        observed = self._observation_moments(batch)
+        metrics["gradient_norm"] = self._clip_gradient()
         # The one synchronisation of an update, at its end, where all of its work is queued.
-        if bool(torch.isfinite(total + metrics["gradient_norm"] + _gradient_norm(self.multipliers))):
+        if bool(torch.isfinite(metrics["loss"] + metrics["gradient_norm"] + _gradient_norm(self.multipliers))):
             self.optimiser.step()
             self.multipliers.project_()
-            self._move_statistics(*(torch.cat(parts, dim=1) for parts in zip(*evaluations, strict=True)))
-            self._accumulate_observations(batch)
+            self._move_statistics(statistics)
+            for moments in observed:
+                self.online.normaliser.merge(moments)  # type: ignore[union-attr]
             self.skipped_in_a_row = 0
         else:
             self._skip(batch, metrics, temperature)
@@ -104,6 +115,11 @@ class Learner:
             "metrics": {name: float(value) for name, value in metrics.items()},
             "batch": describe(batch),
         }
+
+    def agree(self) -> None:
+        """Take the first process's networks: equal seeds make equal weights only on equal machines."""
+        for tensor in (*self.online.state_dict().values(), *self.target.state_dict().values()):
+            self.replicas.broadcast_(tensor)
 
     def weights(self) -> Weights:
         """A copy of the acting (target) network's tensors."""
@@ -203,16 +219,38 @@ class Learner:
 
     def _gather(self, replicas: list[Trajectory], recorded: bool) -> Gathered | None:
         """The advantages of all replicas, for an E-step over the whole batch; they cost a forward pass of their own."""
-        if self.config.loss.top_scope == "replica" or len(replicas) == 1:
+        if self.config.loss.top_scope == "replica" or len(replicas) * self.replicas.count == 1:
             return None
         with torch.no_grad():
             evaluations = [self._evaluate(replica, recorded) for replica in replicas]
-        rho = [e.importance_weights for e in evaluations if e.importance_weights is not None]
+        # One process may have data of the target itself, and another older data: both send weights.
+        ones = torch.ones_like(evaluations[0].advantages)
+        rho = [ones if e.importance_weights is None else e.importance_weights for e in evaluations]
+        columns = [(e.advantages, e.valid.float(), weights) for e, weights in zip(evaluations, rho, strict=True)]
+        mine = torch.cat([torch.stack(parts) for parts in columns], dim=2)
+        advantages, valid, weights = torch.cat(self.replicas.gather(mine), dim=2)
         return Gathered(
-            advantages=torch.cat([e.advantages for e in evaluations], dim=1),
-            valid=torch.cat([e.valid for e in evaluations], dim=1),
-            importance_weights=torch.cat(rho, dim=1) if rho else None,
+            advantages=advantages,
+            valid=valid.bool(),
+            importance_weights=weights if self.config.loss.importance_weights else None,
         )
+
+    def _share(self, gathered: Gathered, index: int) -> Share:
+        """The part of a virtual replica of this process in what all processes gathered."""
+        each = self.config.learner.virtual_replicas
+        return Share(of=gathered, index=self.replicas.rank * each + index, count=self.replicas.count * each)
+
+    def _average(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Average gradients and metrics over the processes, in one exchange."""
+        if self.replicas.count == 1:
+            return metrics
+        parameters = (*self.online.parameters(), *self.multipliers.parameters())
+        numbers = torch.stack([x.to(self.device, torch.float32) for x in metrics.values()])
+        self.replicas.mean_([*(p.grad for p in parameters if p.grad is not None), numbers])
+        if self.config.loss.exact_temperature:
+            # A solved temperature has no gradient; the last replica's stays, as it does within a process.
+            self.replicas.broadcast_(self.multipliers.temperature, source=-1)
+        return dict(zip(metrics, numbers, strict=True))
 
     def _clip_gradient(self) -> Tensor:
         """Scale the networks' gradient down where the configuration bounds it; its norm before that."""
@@ -234,17 +272,22 @@ class Learner:
     def _scale(self) -> Tensor:
         return popart.scale(self.statistics, self.config.loss.popart_minimum, self.config.loss.popart_maximum)
 
-    def _move_statistics(self, returns: Tensor, tasks: Tensor, valid: Tensor) -> None:
-        """One PopArt step on the whole batch, after the optimiser's, preserving the value head's outputs."""
-        loss = self.config.loss
-        new = popart.updated(self.statistics, returns, tasks, valid, loss.popart_rate)
-        readout = self.online.value_readout
+    def _next_statistics(self, returns: Tensor, tasks: Tensor, valid: Tensor) -> PopArtStatistics:
+        """One PopArt step on the whole batch of all processes."""
+        rate = self.config.loss.popart_rate
+        return popart.updated(self.statistics, returns, tasks, valid, rate, total=self.replicas.sum)
+
+    def _move_statistics(self, new: PopArtStatistics) -> None:
+        """Take new PopArt statistics, after the optimiser's step, preserving the value head's outputs."""
+        loss, readout = self.config.loss, self.online.value_readout
         popart.rescale_(readout, self.statistics, new, loss.popart_minimum, loss.popart_maximum)
         self.statistics = new
 
-    def _accumulate_observations(self, batch: Trajectory) -> None:
-        if self.online.normaliser is not None:
-            self.online.accumulate_observations(tree_map(lambda x: x[:-1], batch.observations), batch.valids[1:])
+    def _observation_moments(self, batch: Trajectory) -> list[Tensor]:
+        """What the batches of all processes add to the observation statistics, if those are wanted."""
+        seen = tree_map(lambda x: x[:-1], batch.observations)
+        moments = self.online.observation_moments(seen, batch.valids[1:])
+        return [] if moments is None else self.replicas.gather(moments)
 
     def _replace_target(self) -> None:
         """theta_target <- theta. Observation statistics move here too: within a period both networks share them."""

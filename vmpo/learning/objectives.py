@@ -14,9 +14,11 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from vmpo.config import LossConfig
+from vmpo.errors import unknown
 from vmpo.losses.impala import impala_loss
 from vmpo.losses.ppo import ppo_loss
 from vmpo.losses.vmpo import EStep, e_step, m_step, select_top, solve_temperature
+from vmpo.user_code import find
 from vmpo.values import masked_mean
 
 MULTIPLIER_FLOOR = 1e-8
@@ -169,3 +171,12 @@ def _distances(samples: Evaluation) -> dict[str, Tensor]:
 
 
 OBJECTIVES: dict[str, Objective] = {"vmpo": vmpo, "impala": impala, "ppo": ppo}
+
+
+def objective(algorithm: str) -> Objective:
+    """By name, or ``my_module:my_loss`` of the user's."""
+    if ":" in algorithm:
+        return find("loss", algorithm)
+    if algorithm not in OBJECTIVES:
+        raise unknown("algorithm", algorithm, OBJECTIVES)
+    return OBJECTIVES[algorithm]

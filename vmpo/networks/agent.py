@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from vmpo.config import AgentConfig, Config
 from vmpo.distributions import PolicyFamily
 from vmpo.networks.cores import make_core
-from vmpo.networks.encoders import MLP, Encoder, ObservationNormaliser, orthogonal
+from vmpo.networks.encoders import MLP, Encoder, ObservationNormaliser, make_encoder, orthogonal
 from vmpo.networks.pixel_control import PixelControlHead
 from vmpo.records import ActionSpec, AgentState, DiscreteActions, EnvSpec, Observation, Trajectory
 
@@ -69,8 +69,9 @@ class Agent(nn.Module):
         super().__init__()
         self.action_spec = spec.action
         self.sees_previous = config.core != "none" and config.previous_action_and_reward
-        self.encoder = Encoder(spec.observation, config)
-        self.core = make_core(self.encoder.width + (self._previous_width() if self.sees_previous else 0), config)
+        self.encoder = make_encoder(spec.observation, config)
+        width: int = self.encoder.width  # type: ignore[assignment]
+        self.core = make_core(width + (self._previous_width() if self.sees_previous else 0), config)
         hidden = (config.head_units,) if config.head_units else ()
         self.policy_hidden = MLP(self.core.width, hidden, config.activation)
         self.policy_readout = orthogonal(
@@ -83,13 +84,14 @@ class Agent(nn.Module):
     @property
     def normaliser(self) -> ObservationNormaliser | None:
         """Statistics of the vector observations, where the configuration asks for them."""
-        return self.encoder.normaliser
+        return self.encoder.normaliser if isinstance(self.encoder, Encoder) else None
 
-    def accumulate_observations(self, observation: Observation, valid: Bool[Tensor, "T B"]) -> None:
-        """Count ``[T, B, ...]`` observations into the pending statistics of the normaliser, where there is one."""
-        if self.normaliser is not None:
-            flat = {name: value.flatten(0, 1) for name, value in observation.items()}
-            self.normaliser.accumulate(self.encoder.vector(flat), valid.flatten())
+    def observation_moments(self, observation: Observation, valid: Bool[Tensor, "T B"]) -> Tensor | None:
+        """What ``[T, B, ...]`` observations add to the statistics of the normaliser, where there is one."""
+        if not isinstance(self.encoder, Encoder) or self.encoder.normaliser is None:
+            return None
+        flat = {name: value.flatten(0, 1) for name, value in observation.items()}
+        return self.encoder.normaliser.moments(self.encoder.vector(flat), valid.flatten())
 
     def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> AgentState:
         """Zeros, on the agent's own device unless told otherwise."""

@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vmpo.config import AgentConfig
-from vmpo.errors import UserError
+from vmpo.errors import UserError, unknown
 from vmpo.records import ArraySpec, Observation
+from vmpo.user_code import find
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d, nn.ConvTranspose2d)
 
@@ -81,7 +83,9 @@ class MLP(nn.Module):
         self.width = widths[-1]
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch width"]:
-        return self.layers(x)
+        for layer in self.layers:
+            x = layer(x)
+        return x
 
 
 class ResidualBlock(nn.Module):
@@ -187,13 +191,23 @@ class ObservationNormaliser(nn.Module):
         for name in ("count", "pending_count"):
             self.register_buffer(name, torch.zeros((), dtype=torch.float64))
 
-    @torch.no_grad()
     def accumulate(self, x: Float[Tensor, "N D"], valid: Bool[Tensor, " N"]) -> None:
-        """Merge the valid rows into the pending statistics (Chan et al. 1983); ``forward`` does not change."""
+        """Merge the valid rows into the pending statistics; ``forward`` does not change."""
+        self.merge(self.moments(x, valid))
+
+    @torch.no_grad()
+    def moments(self, x: Float[Tensor, "N D"], valid: Bool[Tensor, " N"]) -> Float[Tensor, "3 D"]:
+        """Count, mean and sum of squared deviations of the valid rows."""
         x = torch.where(valid[:, None], x.double(), 0.0)
         count = valid.sum().double()
         mean = x.sum(0) / count.clamp(min=1.0)
         squares = torch.where(valid[:, None], x - mean, 0.0).square().sum(0)
+        return torch.stack([count.expand_as(mean), mean, squares])
+
+    @torch.no_grad()
+    def merge(self, moments: Float[Tensor, "3 D"]) -> None:
+        """Count what another batch, of this process or another, has seen (Chan et al. 1983)."""
+        (count, *_), mean, squares = moments
         total = self.pending_count + count
         delta = mean - self.pending_mean
         share = count / total.clamp(min=1.0)
@@ -268,6 +282,24 @@ class Encoder(nn.Module):
             parts.append(self.mlp(vector if self.normaliser is None else self.normaliser(vector)))
         parts += [encode(observation[name]) for name, encode in zip(self.text_names, self.texts, strict=True)]
         return _side_by_side(parts)
+
+
+def make_encoder(observation: dict[str, ArraySpec], config: AgentConfig) -> nn.Module:
+    """The standard encoder or the user's: a module of ``(observation, config)`` with a ``width`` and a ``forward``."""
+    if config.encoder == "standard":
+        return Encoder(observation, config)
+    if ":" not in config.encoder:
+        raise unknown("encoder", config.encoder, ["standard", "my_module:MyEncoder"])
+    encoder = find("encoder", config.encoder)(observation, config)
+    with torch.no_grad():
+        zeros = {name: torch.from_numpy(np.zeros((2, *spec.shape), spec.dtype)) for name, spec in observation.items()}
+        features = encoder(zeros)
+    if features.shape != (2, encoder.width):
+        raise UserError(
+            f"{config.encoder} makes features of the shape {tuple(features.shape)} from two observations; "
+            f"by its width that should be (2, {encoder.width})"
+        )
+    return encoder
 
 
 def _side_by_side(parts: list[Tensor]) -> Tensor:

@@ -160,6 +160,13 @@ function buildLevels() {
   }
 }
 
+function buildSweep() {
+  if (!DATA.parallel) return;
+  const place = section("sweep", "Settings against return", explain("A line for each run: the settings that were varied, and its last mean return. The better, the stronger its colour. Wide ranges are drawn on log scales."));
+  const plot = new ParallelPlot(place, DATA.parallel);
+  followers.push(() => plot.draw());
+}
+
 function healthOptions(name) {
   const bound = name.includes("over_bound");
   const words = {temperature: "Temperature η", e_step_kl_over_bound: "E-step KL over its bound ε_η", entropy: "Entropy of the policy"};
@@ -194,6 +201,7 @@ function build() {
   buildCurves();
   buildScores();
   buildLevels();
+  buildSweep();
   buildHealth();
   buildThroughput();
   if (DATA.groups.length > 1 || Object.keys(DATA.settings.differences).length) {

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from vmpo.errors import UserError
-from vmpo.report import aggregates, curves, videos
+from vmpo.report import aggregates, curves, sweeps, videos
 from vmpo.report.groups import Group, differences, grouped
 from vmpo.report.runs import Run, read_runs
 
-SCRIPTS = ("scales.js", "chart.js", "tables.js", "page.js")
+SCRIPTS = ("scales.js", "chart.js", "tables.js", "parallel.js", "page.js")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +100,7 @@ def contents(groups: Sequence[Group]) -> dict[str, Any]:
             "differences": different,
             "equal": len({field for run in runs for field in run.settings}) - len(different),
         },
+        "parallel": sweeps.parallel(runs),
         "videos": videos.embedded(runs),
     }
 

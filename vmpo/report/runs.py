@@ -72,11 +72,22 @@ class Run:
 
 def read_runs(directories: Iterable[str | Path]) -> list[Run]:
     """The runs in these folders; one that is given twice counts once."""
-    given = {os.path.realpath(directory): Path(directory) for directory in directories}
+    named = [path for directory in directories for path in _trials(Path(directory))]
+    given = {os.path.realpath(path): path for path in named}
     if not given:
         raise UserError("a report needs at least one run directory: vmpo report runs/cartpole-... --out report.html")
     names = _names([Path(real) for real in given])
     return [_read_run(path, name) for path, name in zip(given.values(), names, strict=True)]
+
+
+def _trials(path: Path) -> list[Path]:
+    """The trials of a sweep that have begun, or the run itself."""
+    if not (path / "sweep.json").is_file():
+        return [path]
+    begun = sorted(file.parent for file in path.glob("trial_*/config.json"))
+    if not begun:
+        raise UserError(f"no trial of the sweep {path} has begun")
+    return begun
 
 
 def _read_run(path: Path, name: str) -> Run:

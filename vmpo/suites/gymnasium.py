@@ -7,10 +7,7 @@ to so many worker processes, which pays for slow ones and also survives environm
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -25,6 +22,7 @@ from vmpo.records import EnvSpec, Observation, Timestep
 from vmpo.suites import arrivals
 from vmpo.suites.spaces import ObservationEncoder, action_decoder, action_spec
 from vmpo.suites.workers import Outcome, WorkerEnv
+from vmpo.user_code import import_module
 
 if TYPE_CHECKING:
     import gymnasium
@@ -198,7 +196,7 @@ def _source(name: str) -> Registration | Callable[..., gymnasium.Env]:
     module: ModuleType | None = None
     if ":" in name:
         module_name, name = name.split(":", 1)
-        module = _import(module_name)
+        module = import_module(module_name)
     if name in gymnasium.registry:
         return gymnasium.spec(name)
     source = getattr(module, name, None)
@@ -207,18 +205,6 @@ def _source(name: str) -> Registration | Callable[..., gymnasium.Env]:
     defined = vars(module).items() if module else ()
     classes = [key for key, value in defined if inspect.isclass(value) and issubclass(value, gymnasium.Env)]
     raise unknown("environment", name, [*gymnasium.registry, *classes])
-
-
-def _import(name: str) -> ModuleType:
-    """Import a user's module, also from the working directory, which a console script does not have on its path."""
-    if not {"", os.getcwd()} & set(sys.path):
-        sys.path.insert(0, os.getcwd())
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"cannot import {name!r}: {error}; run in the directory of that module, or install it"
-        ) from error
 
 
 def _vectorise(

@@ -1,0 +1,188 @@
+"""Actors in processes of their own, on this machine or on others, which Ray starts and restarts.
+
+The learner asks each of its actors for a few unrolls ahead: none is idle, and none runs away, as with a bounded queue.
+A request names the newest weights, one array in Ray's object store, which the actor fetches if it has others.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from ray.exceptions import RayError, RayTaskError
+from torch import Tensor
+
+from vmpo.acting.actor import Actor, allocate
+from vmpo.acting.faults import Report
+from vmpo.acting.local import WAIT_SECONDS, Collected, QueueingFleet
+from vmpo.config import Config
+from vmpo.errors import RunFailed, UserError
+from vmpo.records import EnvSpec, EpisodeResult, Trajectory, Weights, num_bytes, tree_map
+
+POLL_SECONDS = 0.5
+"""How often a waiting learner looks for signals and for actors to ask."""
+
+REST_SECONDS = 1.0
+"""How long a lost actor is left alone before it is asked again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unroll:
+    """What an actor sends: a trajectory of numpy arrays, which the learner reads in place, and what happened in it."""
+
+    arrays: Trajectory
+    episodes: list[EpisodeResult]
+    faults: list[str]
+    fetched: int
+    """Bytes of weights that were fetched for it."""
+
+
+class RemoteActor:
+    """The inside of an actor's process. Its environments start with the first request."""
+
+    def __init__(self, config: Config, make_actor: Callable[[int, Report], Actor], make_spec: Callable[[], EnvSpec]):
+        """``make_actor`` is given the version of the first weights: one that was restarted plays new episodes."""
+        self._config, self._make_actor, self._make_spec = config, make_actor, make_spec
+        self._actor: Actor | None = None
+        self._held = ""
+        """Name of the array that the actor's weights came from: learners that start again repeat their versions."""
+        self._faults: list[str] = []
+
+    def node(self) -> str:
+        """The machine that it runs on."""
+        return ray.get_runtime_context().get_node_id()
+
+    def spec(self) -> EnvSpec:
+        return self._make_spec()
+
+    def unroll(self, version: int, array: list[Any]) -> Unroll:
+        """The next unroll, with the weights of that version; ``array`` holds a reference to them."""
+        if self._actor is None:
+            actor = self._actor = self._make_actor(version, lambda text: self._faults.append(text))
+            length = self._config.learner.unroll_length
+            self._slot = allocate(actor.env.spec, actor.family, actor.network, length, actor.env.num_envs, pin=False)
+        fetched = 0
+        if self._held != array[0].hex():
+            self._held, flat = array[0].hex(), ray.get(array[0])
+            fetched = flat.nbytes
+            self._actor.load(Weights(version=version, tensors=unpacked(flat, self._actor.network.state_dict())))
+        episodes = self._actor.unroll(self._slot)
+        faults, self._faults = self._faults, []
+        return Unroll(arrays=tree_map(Tensor.numpy, self._slot), episodes=episodes, faults=faults, fetched=fetched)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crew:
+    """The actors of one learner, as they are handed to its process."""
+
+    handles: tuple[Any, ...]
+    spec: EnvSpec
+
+    def fleet(self, config: Config, weights: Weights, safe_moment: Callable[[], None]) -> RemoteFleet:
+        return RemoteFleet(config, self.handles, weights, safe_moment)
+
+
+class RemoteFleet(QueueingFleet):
+    """The actors of one learner. Those that are lost are asked again once Ray has restarted them."""
+
+    def __init__(
+        self, config: Config, handles: Sequence[Any], weights: Weights, safe_moment: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__(config)
+        self.actors: list[Actor] = []
+        self._handles, self._safe_moment = handles, safe_moment
+        self._ahead = 1 + math.ceil(config.actors.queue_size / len(handles))
+        self._asked: dict[Any, int] = {}
+        """Requests, oldest first, and whose they are."""
+        self._pending: Counter[int] = Counter()
+        """How many of them each actor has."""
+        self._resting: dict[int, float] = {}
+        """Lost actors, and when they may be asked again."""
+        self._counts = {"actors/lost_unrolls": 0, "transport/unroll_bytes": 0, "transport/weight_bytes": 0}
+        self.publish(weights)
+
+    def publish(self, weights: Weights) -> None:
+        self._version, self._array = weights.version, ray.put(packed(weights.tensors))
+
+    def metrics(self) -> dict[str, float]:
+        return {"actors/present": len(self._handles) - len(self._resting), **self._counts}
+
+    def close(self) -> None:
+        self._asked.clear()
+        self._pending.clear()
+
+    def _take(self) -> Collected:
+        end = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < end:
+            self._safe_moment()
+            self._ask()
+            ready, _ = ray.wait(list(self._asked), timeout=POLL_SECONDS)
+            for request in ready:
+                index = self._asked.pop(request)
+                self._pending[index] -= 1
+                try:
+                    unroll = ray.get(request)
+                except RayTaskError as error:
+                    if isinstance(error.cause, UserError | RunFailed):
+                        raise error.cause from None
+                    raise
+                except RayError:
+                    self._counts["actors/lost_unrolls"] += 1
+                    self._resting[index] = time.monotonic() + REST_SECONDS
+                else:
+                    self._resting.pop(index, None)
+                    return self._received(unroll)
+        raise TimeoutError(f"no actor finished an unroll within {WAIT_SECONDS:.0f} s")
+
+    def _ask(self) -> None:
+        """Keep every actor busy. One that rests is asked once, to hear whether it is back."""
+        now = time.monotonic()
+        for index, handle in enumerate(self._handles):
+            ahead = self._ahead if index not in self._resting else int(now > self._resting[index])
+            while self._pending[index] < ahead:
+                self._asked[handle.unroll.remote(self._version, [self._array])] = index
+                self._pending[index] += 1
+        if not self._asked:
+            time.sleep(REST_SECONDS / 10)
+
+    def _received(self, unroll: Unroll) -> Collected:
+        self._counts["transport/unroll_bytes"] += num_bytes(unroll.arrays)
+        self._counts["transport/weight_bytes"] += unroll.fetched
+        batch = tree_map(readable, unroll.arrays)
+        return Collected(
+            batch=batch,
+            episodes=unroll.episodes,
+            agent_steps=batch.behaviour[..., 0].numel(),
+            faults=unroll.faults,
+        )
+
+
+def packed(tensors: dict[str, Tensor]) -> np.ndarray:
+    """All tensors as one array of bytes, in their order."""
+    flat = [x.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for x in tensors.values()]
+    return torch.cat(flat).numpy()
+
+
+def unpacked(flat: np.ndarray, like: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of ``packed``, for tensors of the same names, shapes and types."""
+    parts = np.split(flat, np.cumsum([x.nbytes for x in like.values()]))
+    # Copies begin where any type may.
+    return {
+        name: torch.from_numpy(part.copy()).view(x.dtype).view(x.shape)
+        for (name, x), part in zip(like.items(), parts, strict=False)
+    }
+
+
+def readable(array: np.ndarray) -> Tensor:
+    """A tensor on the memory of the object store, which must not be written to; the learner only reads."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)

@@ -1,0 +1,60 @@
+"""The actors of a run: environments of its suite, a copy of its network, and a seed of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from vmpo import suites
+from vmpo.acting.actor import Actor
+from vmpo.acting.faults import Faults, Report
+from vmpo.config import Config
+from vmpo.learning.checkpoint import check_fit
+from vmpo.networks.agent import make_agent, policy_family
+from vmpo.records import VectorEnv, Weights
+
+
+def new_actor(config: Config, env: VectorEnv, weights: Weights, seed: int, **options: Any) -> Actor:
+    """An actor with its own copy of the network; the options are those of ``Actor``."""
+    network = make_agent(env.spec, config)
+    check_fit(network.state_dict(), weights.tensors)
+    actor = Actor(
+        env,
+        network,
+        policy_family(env.spec, config),
+        seed=seed,
+        device=config.actors.device,
+        **options,
+    )
+    actor.load(weights)
+    return actor
+
+
+def training_env(config: Config, seed: int) -> VectorEnv:
+    return suites.make(config.env, config.actors.num_envs, seed)
+
+
+def training_actor(
+    config: Config, weights: Weights, seed: int, report: Report, env: VectorEnv | None = None, **options: Any
+) -> Actor:
+    """An actor that makes its environments anew where they fail, and reports it; ``env`` may be its first."""
+    return new_actor(
+        config,
+        env or training_env(config, seed),
+        weights,
+        seed,
+        make_env=lambda new_seed: training_env(config, new_seed),
+        faults=Faults(config.actors.max_faults, report),
+        **options,
+    )
+
+
+def actor_seed(config: Config, index: int, since: int) -> int:
+    """The seed of an actor that starts after so many learner steps: a resumed run plays new episodes."""
+    return (config.run.seed + 10_007 * index + 7_919 * since) % 2**31
+
+
+def set_threads(config: Config) -> None:
+    if config.run.threads:
+        torch.set_num_threads(config.run.threads)
