@@ -181,6 +181,9 @@ def test_training_survives_lost_actors_nodes_and_learners(simulated, tmp_path):
     lines = watched.lines()
     steps = [line["agent_steps"] for line in lines]
     assert steps == sorted(set(steps)), "nothing is counted twice"
+    # Of both learners, whichever of them the lost actors worked for.
+    assert max(line["actors/present"] for line in lines) == 4
+    assert min(line["actors/present"] for line in lines) < 4
     assert max(line["actors/lost_unrolls"] for line in lines) > 0
     assert lines[-1]["transport/unroll_bytes"] > lines[-1]["transport/weight_bytes"] > 0
     progress = checkpoint.latest(watched.checkpoints).progress

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -153,6 +153,8 @@ class Run:
         self.seconds = 0.0
         self.resumed = saved is not None
         self.environment_faults = 0
+        self.fleet_counts: Counter[str] = Counter()
+        """Of the fleets of all processes, as last heard."""
         self.window = EpisodeWindow()
         self.news = News()
         self.callbacks: list[Callback] = []
@@ -346,10 +348,13 @@ class Run:
 
     def _hear(self) -> bool:
         """Take in the news of all processes; whether any of them was told to stop."""
-        mine, self.news = dataclasses.replace(self.news, stop=self.stop.requested()), News()
+        stop, counts = self.stop.requested(), self.fleet.counts()
+        mine, self.news = dataclasses.replace(self.news, stop=stop, counts=counts), News()
         everything = self.replicas.exchange(mine)
+        self.fleet_counts.clear()
         for news in everything:
             self.window.add(news.episodes)
+            self.fleet_counts.update(news.counts)
         if self.replicas.first:
             self._write(everything)
         return any(news.stop for news in everything)
@@ -391,7 +396,7 @@ class Run:
             **{f"phase/{phase}": share for phase, share in self.stopwatch.shares().items()},
             "faults/environment": self.environment_faults,
             "faults/disk": self.log.disk_faults,
-            **self.fleet.metrics(),
+            **self.fleet_counts,
             **metrics,
         }
         written = self.log.write_metrics(line)

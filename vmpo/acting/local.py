@@ -53,8 +53,8 @@ class Fleet(Protocol):
 
     def publish(self, weights: Weights) -> None: ...
 
-    def metrics(self) -> dict[str, float]:
-        """What the fleet counts of itself."""
+    def counts(self) -> dict[str, int]:
+        """What the fleet counts of itself; those of all learner processes are added up."""
         ...
 
     def close(self) -> None: ...
@@ -88,7 +88,7 @@ class SerialFleet:
     def publish(self, weights: Weights) -> None:
         self.actors[0].load(weights)
 
-    def metrics(self) -> dict[str, float]:
+    def counts(self) -> dict[str, int]:
         return {}
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class QueueingFleet:
             faults=[text for unroll in unrolls for text in unroll.faults],
         )
 
-    def metrics(self) -> dict[str, float]:
+    def counts(self) -> dict[str, int]:
         return {}
 
     def _release(self) -> None:

@@ -112,7 +112,7 @@ class RemoteFleet(QueueingFleet):
     def publish(self, weights: Weights) -> None:
         self._version, self._array = weights.version, ray.put(packed(weights.tensors))
 
-    def metrics(self) -> dict[str, float]:
+    def counts(self) -> dict[str, int]:
         return {"actors/present": len(self._handles) - len(self._resting), **self._counts}
 
     def close(self) -> None:
