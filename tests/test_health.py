@@ -56,6 +56,13 @@ def test_nothing_is_said_of_a_healthy_run_or_before_it_has_lasted() -> None:
     assert observed([100, 99 + LONG], **{"kl_over_bound/mean": 9.0}) == {}
 
 
+@pytest.mark.parametrize("error", [0.09, 0.11])
+def test_values_close_to_returns_that_hardly_vary_are_no_complaint(error: float) -> None:
+    """A solved CartPole returns 500 each time: no value explains its last digits, and none needs to."""
+    said = observed([0, LONG], value_explained_variance=-2.0, loss_value=0.5 * error**2)
+    assert list(said) == (["value_explained_variance"] if error > 0.1 else [])
+
+
 def test_a_recovery_starts_the_count_anew() -> None:
     health = Health()
     for step, ratio in ((0, 9.0), (400, 1.0), (600, 9.0), (1000, 9.0)):

@@ -13,6 +13,8 @@ HIGH_RATIO = 2.0
 FEW_SAMPLES = 2.0
 WORSE_THAN_CONSTANT = -0.1
 """Explained variance of a value function that would better predict the mean."""
+SMALL_ERROR = 0.1
+"""Of the returns' spread over the run. Where a batch's returns hardly vary, values so near are good enough."""
 
 
 class Health:
@@ -55,12 +57,18 @@ def complaints(line: Mapping[str, Any]) -> dict[str, str]:
                 f"the E-step has rested on {number:.1f} samples for {{updates}}; "
                 "lower --loss.epsilon-temperature, or raise --learner.batch-size"
             )
-        elif name == "value_explained_variance" and number < WORSE_THAN_CONSTANT:
+        elif name == "value_explained_variance" and number < WORSE_THAN_CONSTANT and _value_error(line) > SMALL_ERROR:
             found[name] = (
                 f"the values have been worse than a constant for {{updates}} (explained variance {number:.2f}); "
                 "lower --learner.learning-rate, or look at the rewards' scale"
             )
     return found
+
+
+def _value_error(line: Mapping[str, Any]) -> float:
+    """Of a typical state, in units of PopArt's scale: the loss is half its square."""
+    loss = finite(line.get("loss_value"))
+    return math.inf if loss is None else math.sqrt(2.0 * max(loss, 0.0))
 
 
 def finite(value: Any) -> float | None:
