@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
 
+from vmpo.acting.actor import Actor, allocate
 from vmpo.config import ActorConfig, AgentConfig, Config, LearnerConfig, LossConfig, RunConfig
 from vmpo.distributions import Categorical, Distribution, PolicyFamily
 from vmpo.learning.learner import Learner
 from vmpo.learning.replicas import Replicas
-from vmpo.networks.agent import AgentInput
+from vmpo.networks.agent import AgentInput, make_agent, policy_family
 from vmpo.records import ArraySpec, ContinuousActions, DiscreteActions, EnvSpec, Timestep, Trajectory
 
 VECTOR = {"vector": ArraySpec(shape=(5,), dtype=np.dtype(np.float32), kind="vector")}
@@ -130,6 +133,21 @@ class SequenceEnv(gymnasium.Env):
     action_space = gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2))
 
 
+class SlowEnv(gymnasium.Env):
+    """Takes a while for each step, and makes a file at the first one."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        Path(os.environ["SLOW_ENV_MARK"]).touch()
+        time.sleep(0.02)
+        return np.zeros(3, np.float32), 0.0, False, False, {}
+
+
 class CountingEnv:
     """Environment i ends after ``lengths[i]`` steps; the observation is [i, step, 0, 0, 0] and step k earns k."""
 
@@ -179,3 +197,21 @@ def narrow_encoder(observation: dict[str, ArraySpec], config: AgentConfig) -> to
     encoder.width = 5  # type: ignore[assignment]
     encoder.forward = lambda observation: torch.zeros(2, 3)  # type: ignore[method-assign]
     return encoder
+
+
+def make_actor(env, config, seed=0, greedy=False, **options):
+    torch.manual_seed(seed)
+    network, family = make_agent(env.spec, config), policy_family(env.spec, config)
+    return Actor(env, network, family, seed=seed, greedy=greedy, **options)
+
+
+def counting_actor(config, lengths, delay, fail_at, attempt, *, report, safe_moment):
+    """For a process of its own; the weights that it is given are of version 0 or later."""
+    actor = make_actor(CountingEnv(lengths, delay=delay, fail_at=fail_at), config, safe_moment=safe_moment)
+    actor.version = -1
+    return actor
+
+
+def new_slot(actor, config):
+    length = config.learner.unroll_length
+    return allocate(actor.env.spec, actor.family, actor.network, length, actor.env.num_envs, pin=False)

@@ -12,10 +12,9 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from samples import CountingEnv, new_learner, random_unrolls, small_config
+from samples import new_learner, random_unrolls, small_config
 
 import vmpo
-from vmpo import suites
 from vmpo.errors import UserError
 from vmpo.learning import checkpoint
 from vmpo.run_directory import RunDirectory
@@ -141,27 +140,23 @@ def test_a_signal_saves_and_stops_and_the_run_can_be_resumed(tmp_path):
 
 @pytest.mark.parametrize("fleet", ["serial", "overlapping"])
 def test_an_unroll_that_would_take_minutes_is_given_up_after_a_signal(tmp_path, monkeypatch, fleet):
-    stepped = threading.Event()
-
-    class Slow(CountingEnv):
-        def step(self, actions):
-            stepped.set()
-            return super().step(actions)
+    mark, interrupted = tmp_path / "stepped", []
 
     def interrupt():
-        stepped.wait()
+        while not mark.exists():
+            time.sleep(0.01)
+        interrupted.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr("vmpo.signals.GRACE_SECONDS", 0.5)
-    suites.register("slow", lambda config, num_envs, seed: Slow([9] * num_envs, delay=0.05))
+    monkeypatch.setenv("SLOW_ENV_MARK", str(mark))
     threading.Thread(target=interrupt, daemon=True).start()
-    config = small_config(env={"suite": "slow"}, learner={"unroll_length": 4000}, actors={"fleet": fleet})
-    began = time.monotonic()
-    result = vmpo.train(config, tmp_path, quiet=True)
-    assert time.monotonic() - began < 20.0
+    config = small_config(env={"id": "samples:SlowEnv"}, learner={"unroll_length": 4000}, actors={"fleet": fleet})
+    result = vmpo.train(config, tmp_path / "run", quiet=True)
+    assert time.monotonic() - interrupted[0] < 20.0
     assert not result.finished
     assert result.agent_steps == 0
-    assert checkpoint.latest(tmp_path / "checkpoints").progress["learner_step"] == 0
+    assert checkpoint.latest(tmp_path / "run" / "checkpoints").progress["learner_step"] == 0
 
 
 def test_the_overlapping_fleet_trains_and_reports_its_lag(tmp_path):

@@ -12,7 +12,7 @@ from vmpo.acting.faults import Faults, Report
 from vmpo.config import Config
 from vmpo.learning.checkpoint import check_fit
 from vmpo.networks.agent import make_agent, policy_family
-from vmpo.records import VectorEnv, Weights
+from vmpo.records import EnvSpec, VectorEnv, Weights
 
 
 def new_actor(config: Config, env: VectorEnv, weights: Weights, seed: int, **options: Any) -> Actor:
@@ -48,6 +48,23 @@ def training_actor(
         faults=Faults(config.actors.max_faults, report),
         **options,
     )
+
+
+def environment_spec(config: Config) -> EnvSpec:
+    """Of the environments that other processes will make."""
+    env = training_env(config, config.run.seed)
+    try:
+        return env.spec
+    finally:
+        env.close()
+
+
+def distant_actor(config: Config, index: int, since: int, report: Report, **options: Any) -> Actor:
+    """An actor in another process, where weights arrive later."""
+    seed = actor_seed(config, index, since)
+    env = training_env(config, seed)
+    blank = Weights(version=-1, tensors=make_agent(env.spec, config).state_dict())
+    return training_actor(config, blank, seed, report, env, **options)
 
 
 def actor_seed(config: Config, index: int, since: int) -> int:

@@ -21,20 +21,16 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from vmpo.acting.actor import Actor
-from vmpo.acting.faults import Report
 from vmpo.acting.remote import Crew, RemoteActor
-from vmpo.actors import actor_seed, training_actor, training_env
+from vmpo.actors import distant_actor, environment_spec
 from vmpo.config import ClusterConfig, Config
 from vmpo.display import Display, make_display
 from vmpo.errors import RunFailed, UserError
 from vmpo.learner_process import LearnerProcess, Order
 from vmpo.learning.checkpoint import available
 from vmpo.learning.replicas import RENDEZVOUS, ReplicaLost, Replicas, share_of
-from vmpo.networks.agent import make_agent
 from vmpo.presets import settled
 from vmpo.problems import check, cluster_problems
-from vmpo.records import EnvSpec, Weights
 from vmpo.run_directory import RunDirectory
 from vmpo.signals import StopSignal
 from vmpo.train import RunResult
@@ -149,7 +145,7 @@ class Team:
             runtime_env={"env_vars": {"CUDA_VISIBLE_DEVICES": ""}},
         )
         spec = partial(environment_spec, share)
-        self.actors = [kind.remote(share, partial(cluster_actor, share, i), spec) for i in range(cluster.actors)]
+        self.actors = [kind.remote(share, partial(distant_actor, share, i), spec) for i in range(cluster.actors)]
         self.learners: list[Any] = []
         self.scratch = tempfile.TemporaryDirectory()
 
@@ -258,22 +254,6 @@ def actor_share(config: Config, learners: int) -> Config:
         actors=replace(share.actors, device="cpu"),
         env=replace(share.env, simulator_threads=share.env.simulator_threads or 1),
     )
-
-
-def environment_spec(config: Config) -> EnvSpec:
-    env = training_env(config, config.run.seed)
-    try:
-        return env.spec
-    finally:
-        env.close()
-
-
-def cluster_actor(config: Config, index: int, version: int, report: Report) -> Actor:
-    seed = actor_seed(config, index, version)
-    env = training_env(config, seed)
-    # The first request brings weights.
-    blank = Weights(version=-1, tensors=make_agent(env.spec, config).state_dict())
-    return training_actor(config, blank, seed, report, env)
 
 
 def _answer(request: Any) -> Any:

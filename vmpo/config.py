@@ -196,12 +196,12 @@ class LearnerConfig:
 @dataclass(frozen=True, kw_only=True)
 class ActorConfig:
     fleet: Literal["serial", "overlapping"] = "serial"
-    """Act then learn with all cores, or actor threads that feed a bounded queue while the learner works."""
+    """Act then learn with all cores, or actor processes that act while the learner works, some unrolls ahead."""
     num_envs: int = 64
     """Environments of each actor. Fewer than batch_size: several unrolls make a batch; more: one makes several. Learner
     processes divide them as they do the batch."""
     num_actors: int = 1
-    """Actor threads of the overlapping fleet."""
+    """Actor processes of the overlapping fleet."""
     queue_size: int = 2
     """Finished unrolls that may wait for the learner."""
     lag: int = 0

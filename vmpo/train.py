@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ import torch
 from torch import Tensor
 
 from vmpo import __version__
-from vmpo.acting.actor import Actor
+from vmpo.acting.actor import allocate
 from vmpo.acting.evaluate import EvaluationResult
-from vmpo.acting.local import Fleet, make_fleet
-from vmpo.actors import actor_seed, set_threads, training_actor, training_env
+from vmpo.acting.local import Fleet, SerialFleet
+from vmpo.acting.overlapping import OverlappingFleet
+from vmpo.actors import actor_seed, distant_actor, environment_spec, set_threads, training_actor, training_env
 from vmpo.callbacks import Callback
 from vmpo.config import Config, RunConfig, to_dict
 from vmpo.display import Display, make_display
@@ -37,7 +39,7 @@ from vmpo.metrics import SKIPPED_UPDATES, EpisodeWindow, Interval, RunLog, Stopw
 from vmpo.news import News
 from vmpo.presets import settled
 from vmpo.problems import check
-from vmpo.records import EnvSpec, Weights
+from vmpo.records import EnvSpec, VectorEnv, Weights
 from vmpo.run_directory import RunDirectory
 from vmpo.signals import Stopped
 from vmpo.surroundings import Surroundings
@@ -160,9 +162,9 @@ class Run:
         self.callbacks: list[Callback] = []
         self.first_actor = self.replicas.rank * config.actors.num_actors
         """Number, among the actors of all processes, of the first one here."""
-        crew = self.around.crew
-        first_env = None if crew else training_env(self.share, actor_seed(config, self.first_actor, 0))
-        self.spec: EnvSpec = crew.spec if crew else first_env.spec  # type: ignore[union-attr]
+        crew, serial = self.around.crew, config.actors.fleet == "serial"
+        env = training_env(self.share, actor_seed(config, self.first_actor, 0)) if serial and not crew else None
+        self.spec: EnvSpec = env.spec if env else crew.spec if crew else environment_spec(self.share)
         self.learner = Learner(self.spec, self.share, self.replicas)
         if saved is not None:
             checkpoint.restore(self.learner, saved)
@@ -170,27 +172,36 @@ class Run:
             self.seconds = float(saved.progress["seconds"])
         self.outgoing = deque([self.learner.weights()], maxlen=config.actors.lag + 1)
         """The last target networks, newest last; the oldest of them acts."""
-
-        def make_actor(index: int) -> Actor:
-            return training_actor(
-                self.share,
-                self.learner.weights(),
-                actor_seed(config, self.first_actor + index, self.learner.learner_step),
-                report=lambda text: self.news.faults.append(text),
-                env=first_env if index == 0 else None,
-                stopwatch=self.stopwatch if config.actors.fleet == "serial" else None,
-                safe_moment=self.stop.check,
-            )
-
-        self.fleet: Fleet = (
-            crew.fleet(self.share, self.learner.weights(), self.stop.check)
-            if crew
-            else make_fleet(self.share, make_actor)
-        )
+        self.fleet = self._fleet(env)
         for name, generator in self._generators().items():
             state = saved.tensors.get(f"extra.{name}") if saved is not None else None
             if state is not None:
                 generator.set_state(state)
+
+    def _fleet(self, env: VectorEnv | None) -> Fleet:
+        """On a cluster, in processes of this machine, or in this one, where ``env`` is played."""
+        config, learner, weights = self.share, self.learner, self.learner.weights()
+
+        def report(text: str) -> None:
+            self.news.faults.append(text)
+
+        if self.around.crew:
+            return self.around.crew.fleet(config, weights, self.stop.check)
+        if env is None:
+            length, num_envs = config.learner.unroll_length, config.actors.num_envs
+            return OverlappingFleet(
+                config,
+                [partial(distant_actor, config, self.first_actor + i) for i in range(config.actors.num_actors)],
+                allocate(self.spec, learner.family, learner.target, length, num_envs, pin=False),
+                weights,
+                report=report,
+                safe_moment=self.stop.check,
+            )
+        seed = actor_seed(config, self.first_actor, learner.learner_step)
+        actor = training_actor(
+            config, weights, seed, report, env, stopwatch=self.stopwatch, safe_moment=self.stop.check
+        )
+        return SerialFleet(config, actor)
 
     @property
     def frames(self) -> int:

@@ -7,26 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from samples import CountingEnv, env_spec, small_config
+from samples import CountingEnv, env_spec, make_actor, new_slot, small_config
 
-from vmpo.acting.actor import Actor, allocate
 from vmpo.acting.evaluate import EvaluationResult, evaluate, num_evaluation_envs
-from vmpo.acting.local import OverlappingFleet, SerialFleet
+from vmpo.acting.local import SerialFleet
 from vmpo.cli import task_table
-from vmpo.networks.agent import agent_inputs, make_agent, policy_family
-from vmpo.records import EpisodeResult, Weights
+from vmpo.networks.agent import agent_inputs
+from vmpo.records import EpisodeResult
 from vmpo.suites.multitask import MultiTaskEnv
-
-
-def make_actor(env, config, seed=0, greedy=False):
-    torch.manual_seed(seed)
-    return Actor(env, make_agent(env.spec, config), policy_family(env.spec, config), seed=seed, greedy=greedy)
-
-
-def new_slot(actor, config):
-    return allocate(
-        actor.env.spec, actor.family, actor.network, config.learner.unroll_length, actor.env.num_envs, pin=False
-    )
 
 
 @pytest.mark.parametrize("core", ["none", "lstm", "transformer"])
@@ -119,7 +107,7 @@ def test_a_greedy_actor_repeats_itself_and_a_sampling_one_does_not():
 def test_the_serial_fleet_makes_batches_of_whole_unrolls(batch_size, num_envs):
     config = small_config(learner={"batch_size": batch_size}, actors={"num_envs": num_envs})
     env = CountingEnv([100] * num_envs)
-    fleet = SerialFleet(config, lambda index: make_actor(env, config))
+    fleet = SerialFleet(config, make_actor(env, config))
     transitions = 0
     for _ in range(4):
         batch = fleet.collect().batch
@@ -129,35 +117,6 @@ def test_the_serial_fleet_makes_batches_of_whole_unrolls(batch_size, num_envs):
     assert env.calls * num_envs == transitions
     fleet.close()
     assert env.closed
-
-
-def test_the_overlapping_fleet_delivers_every_unroll_and_its_version():
-    config = small_config(actors={"fleet": "overlapping", "num_actors": 2, "queue_size": 1})
-    envs = [CountingEnv([1000] * 4, delay=1e-3) for _ in range(2)]
-    fleet = OverlappingFleet(config, lambda index: make_actor(envs[index], config))
-    network = fleet.actors[0].network
-    seen = []
-    for version in range(8):
-        batch = fleet.collect().batch
-        assert (batch.rewards[1:] - batch.rewards[:-1]).unique().tolist() == [1.0]
-        seen.append(int(batch.versions[0]))
-        tensors = {k: v.clone() for k, v in network.state_dict().items()}
-        fleet.publish(Weights(version=version + 1, tensors=tensors))
-    fleet.close()
-    assert seen[0] == 0
-    # Batch k was collected before version k + 1 was published.
-    assert all(version <= index for index, version in enumerate(seen))
-    assert seen[-1] > 0
-    assert all(env.closed for env in envs)
-
-
-def test_an_actor_that_breaks_stops_the_learner_with_its_own_error():
-    config = small_config(actors={"fleet": "overlapping"})
-    fleet = OverlappingFleet(config, lambda index: make_actor(CountingEnv([9] * 4, fail_at=10), config))
-    fleet.collect()  # The first unroll is whole; the second breaks at its fourth call.
-    with pytest.raises(RuntimeError, match="the simulator broke"):
-        fleet.collect()
-    fleet.close()
 
 
 def test_the_summary_of_an_evaluation_has_every_task_and_the_suite_score():
