@@ -29,7 +29,10 @@ MAY_IMPORT = {
         *("distributions", "networks", "losses", "learning"),
     },
     "suites": {"records", "config", "errors", "user_code", "scores", "suites"},
-    "acting": {"records", "config", "errors", "scores", "signals", "distributions", "networks", "metrics", "acting"},
+    "acting": {
+        *("records", "config", "errors", "scores", "signals", "memory"),
+        *("distributions", "networks", "metrics", "acting"),
+    },
     "presets": {"config", "errors"},
     "run_directory": {"config", "errors", "user_code"},
     "report": {"__version__", "config", "errors", "scores", "run_directory", "report"},

@@ -51,7 +51,7 @@ def test_shares_of_laps_and_phases_sum_to_one_and_rest_is_the_remainder(clock: C
     with watch.phase("learn"):
         clock.now += 4
     shares = watch.shares()
-    assert shares == pytest.approx({"simulate": 0.3, "infer": 0.2, "learn": 0.4, "rest": 0.1})
+    assert shares == pytest.approx({"simulate": 0.3, "infer": 0.2, "wait": 0.0, "learn": 0.4, "rest": 0.1})
     assert sum(shares.values()) == pytest.approx(1.0)
 
 
@@ -65,7 +65,7 @@ def test_time_inside_two_phases_counts_once_for_the_inner_one(clock: Clock) -> N
         watch.start()
         clock.now += 4
         watch.lap("learn")
-    assert watch.shares() == pytest.approx({"simulate": 0.25, "infer": 0.25, "learn": 0.5, "rest": 0.0})
+    assert watch.shares() == pytest.approx({"simulate": 0.25, "infer": 0.25, "wait": 0.0, "learn": 0.5, "rest": 0.0})
 
 
 def test_a_phase_that_raises_is_closed_and_counted(clock: Clock) -> None:

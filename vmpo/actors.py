@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 from vmpo import suites
-from vmpo.acting.actor import Actor
+from vmpo.acting.actor import Actor, allocate
 from vmpo.acting.faults import Faults, Report
+from vmpo.acting.local import Fleet, SerialFleet
+from vmpo.acting.overlapping import OverlappingFleet
 from vmpo.config import Config
 from vmpo.learning.checkpoint import check_fit
+from vmpo.learning.learner import Learner
+from vmpo.metrics import Stopwatch
 from vmpo.networks.agent import make_agent, policy_family
 from vmpo.records import EnvSpec, VectorEnv, Weights
 
@@ -65,6 +71,27 @@ def distant_actor(config: Config, index: int, since: int, report: Report, **opti
     env = training_env(config, seed)
     blank = Weights(version=-1, tensors=make_agent(env.spec, config).state_dict())
     return training_actor(config, blank, seed, report, env, **options)
+
+
+def make_fleet(
+    config: Config,
+    learner: Learner,
+    env: VectorEnv | None,
+    first: int,
+    report: Report,
+    stopwatch: Stopwatch,
+    safe_moment: Callable[[], None],
+) -> Fleet:
+    """Actors in this process, which play ``env``, or in others of this machine, numbered from ``first`` on."""
+    weights = learner.weights()
+    if env is not None:
+        seed = actor_seed(config, first, learner.learner_step)
+        actor = training_actor(config, weights, seed, report, env, stopwatch=stopwatch, safe_moment=safe_moment)
+        return SerialFleet(config, actor)
+    length, num_envs = config.learner.unroll_length, config.actors.num_envs
+    slot = allocate(learner.spec, learner.family, learner.target, length, num_envs, pin=False)
+    makers = [partial(distant_actor, config, first + index) for index in range(config.actors.num_actors)]
+    return OverlappingFleet(config, makers, slot, weights, report=report, safe_moment=safe_moment)
 
 
 def actor_seed(config: Config, index: int, since: int) -> int:

@@ -131,7 +131,7 @@ def bench(workload: str, seconds: float) -> list[dict[str, Any]]:
     results = []
     for name in names:
         result = measure(name, WORKLOADS[name], seconds)
-        phases = "  ".join(f"{phase} {share:.0%}" for phase, share in result["phases"].items())
+        phases = "  ".join(f"{phase} {share:.0%}" for phase, share in result["phases"].items() if share >= 0.005)
         print(
             f"{name:16} {result['agent_steps_per_second']:10,.0f} agent steps/s  {phases}  "
             f"{result['ceiling_share']:.0%} of the ceiling {result['ceiling']['together']:,.0f}",

@@ -145,7 +145,8 @@ class LiveDisplay(Display):
         """Speed, phases, returns and counts."""
         line, grid = self._line, _grid()
         _row(grid, "steps/s", _number(line.get("steps_per_second")))
-        phases = [f"{key.removeprefix('phase/')} {value:.0%}" for key, value in _finite_group(line, "phase/")]
+        shares = [(key, value) for key, value in _finite_group(line, "phase/") if value >= 0.005]
+        phases = [f"{key.removeprefix('phase/')} {value:.0%}" for key, value in shares]
         _row(grid, "time", ", ".join(phases) or "-")
         sparks = SPARKS if self._console.encoding.lower().startswith("utf") else ASCII_SPARKS
         _row(grid, "return", f"{_number(line.get('return_mean'))} {sparkline(self._history, 16, sparks)}", "bold green")

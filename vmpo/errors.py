@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+MAIN_HINT = "in a script, put the training under \"if __name__ == '__main__':\", as its processes import the script"
+
 
 class UserError(ValueError):
     """What was given, what is allowed, what to do, in one line. The command line prints it and exits with code 2."""

@@ -25,8 +25,8 @@ from vmpo.scores import benchmark_of
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-MEASURED = ("simulate", "infer", "learn")
-"""Phases that are timed; the remainder of the wall time is ``rest``."""
+MEASURED = ("simulate", "infer", "wait", "learn")
+"""Phases that are timed, ``wait`` being for actors in other processes; the remainder of the wall time is ``rest``."""
 
 
 class Stopwatch:

@@ -13,7 +13,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,9 @@ import torch
 from torch import Tensor
 
 from vmpo import __version__
-from vmpo.acting.actor import allocate
 from vmpo.acting.evaluate import EvaluationResult
-from vmpo.acting.local import Fleet, SerialFleet
-from vmpo.acting.overlapping import OverlappingFleet
-from vmpo.actors import actor_seed, distant_actor, environment_spec, set_threads, training_actor, training_env
+from vmpo.acting.local import Fleet
+from vmpo.actors import actor_seed, environment_spec, make_fleet, set_threads, training_env
 from vmpo.callbacks import Callback
 from vmpo.config import Config, RunConfig, to_dict
 from vmpo.display import Display, make_display
@@ -39,7 +36,7 @@ from vmpo.metrics import SKIPPED_UPDATES, EpisodeWindow, Interval, RunLog, Stopw
 from vmpo.news import News
 from vmpo.presets import settled
 from vmpo.problems import check
-from vmpo.records import EnvSpec, VectorEnv, Weights
+from vmpo.records import EnvSpec, Weights
 from vmpo.run_directory import RunDirectory
 from vmpo.signals import Stopped
 from vmpo.surroundings import Surroundings
@@ -172,36 +169,19 @@ class Run:
             self.seconds = float(saved.progress["seconds"])
         self.outgoing = deque([self.learner.weights()], maxlen=config.actors.lag + 1)
         """The last target networks, newest last; the oldest of them acts."""
-        self.fleet = self._fleet(env)
+        learner, stop = self.learner, self.stop.check
+        self.fleet: Fleet = (
+            crew.fleet(self.share, learner.weights(), stop)
+            if crew
+            else make_fleet(self.share, learner, env, self.first_actor, self._report, self.stopwatch, stop)
+        )
         for name, generator in self._generators().items():
             state = saved.tensors.get(f"extra.{name}") if saved is not None else None
             if state is not None:
                 generator.set_state(state)
 
-    def _fleet(self, env: VectorEnv | None) -> Fleet:
-        """On a cluster, in processes of this machine, or in this one, where ``env`` is played."""
-        config, learner, weights = self.share, self.learner, self.learner.weights()
-
-        def report(text: str) -> None:
-            self.news.faults.append(text)
-
-        if self.around.crew:
-            return self.around.crew.fleet(config, weights, self.stop.check)
-        if env is None:
-            length, num_envs = config.learner.unroll_length, config.actors.num_envs
-            return OverlappingFleet(
-                config,
-                [partial(distant_actor, config, self.first_actor + i) for i in range(config.actors.num_actors)],
-                allocate(self.spec, learner.family, learner.target, length, num_envs, pin=False),
-                weights,
-                report=report,
-                safe_moment=self.stop.check,
-            )
-        seed = actor_seed(config, self.first_actor, learner.learner_step)
-        actor = training_actor(
-            config, weights, seed, report, env, stopwatch=self.stopwatch, safe_moment=self.stop.check
-        )
-        return SerialFleet(config, actor)
+    def _report(self, fault: str) -> None:
+        self.news.faults.append(fault)
 
     @property
     def frames(self) -> int:
@@ -245,7 +225,9 @@ class Run:
 
     def advance(self) -> dict[str, Tensor]:
         """One learner step: collect a batch, learn from it, and hand out new weights if the target was replaced."""
-        collected = self.fleet.collect()
+        # Actors of this process measure their time themselves.
+        with self.stopwatch.phase("rest" if self.fleet.actors else "wait"):
+            collected = self.fleet.collect()
         self.news.episodes += collected.episodes
         self.news.faults += collected.faults
         # All processes take as many steps.

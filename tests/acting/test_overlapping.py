@@ -18,7 +18,7 @@ from samples import CountingEnv, counting_actor, make_actor, new_slot, small_con
 
 from vmpo.acting.overlapping import OverlappingFleet, share_of_threads
 from vmpo.acting.shared import SharedTensors
-from vmpo.errors import RunFailed
+from vmpo.errors import MAIN_HINT, RunFailed
 from vmpo.records import Weights
 
 ROOT = Path(__file__).parents[2]
@@ -176,3 +176,17 @@ def wait_until(condition, seconds):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.1)
+
+
+def test_a_script_without_a_main_guard_is_told_what_to_do(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import dataclasses, vmpo\n"
+        "config = vmpo.presets.get('cartpole').config\n"
+        "actors = dataclasses.replace(config.actors, fleet='overlapping')\n"
+        f"vmpo.train(dataclasses.replace(config, actors=actors), {str(tmp_path / 'run')!r}, quiet=True)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith(MAIN_HINT)

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from simulators import Ticking, ticking_spec
 
-from vmpo.errors import UserError
+from vmpo.errors import MAIN_HINT, UserError
 from vmpo.records import Timestep
 from vmpo.suites.arrivals import first_limits
 from vmpo.suites.schedule import TaskSchedule
-from vmpo.suites.workers import MAIN_HINT, WorkerEnv, WorkerFault
+from vmpo.suites.workers import WorkerEnv, WorkerFault
 
 Make = Callable[..., WorkerEnv]
 

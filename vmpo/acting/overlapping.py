@@ -24,11 +24,10 @@ from vmpo.acting.faults import Faults, Report
 from vmpo.acting.local import WAIT_SECONDS, Collected, QueueingFleet
 from vmpo.acting.shared import SharedTensors, held
 from vmpo.config import Config
-from vmpo.errors import RunFailed, UserError
+from vmpo.errors import MAIN_HINT, RunFailed, UserError
 from vmpo.memory import keep_freed_memory
 from vmpo.records import EpisodeResult, Trajectory, Weights
 from vmpo.signals import Stopped
-from vmpo.suites.workers import MAIN_HINT
 
 POLL_SECONDS = 0.5
 """How often a waiting learner looks for signals."""

@@ -20,7 +20,7 @@ from vmpo.run_directory import RunDirectory
 CLOCKS = ("agent_steps", "frames", "seconds")
 """Every line of metrics has these three; they are the axes of the report's curves."""
 
-PHASES = ("simulate", "infer", "learn", "rest")
+PHASES = ("simulate", "infer", "wait", "learn", "rest")
 HEALTH = ("temperature", "e_step_kl_over_bound", "kl_over_bound/", "alpha/", "entropy")
 """Dual health: fields by name, or all whose name begins with one that ends in a slash."""
 

@@ -114,7 +114,7 @@ function levelBars(host, {groups, rows}) {
   };
 }
 
-const PHASES = ["simulate", "infer", "learn", "rest"];
+const PHASES = ["simulate", "infer", "wait", "learn", "rest"];
 
 function meanOf(values) {
   return values.length ? values.reduce((total, value) => total + value, 0) / values.length : null;
@@ -130,7 +130,7 @@ function phaseTable() {
       part.style.flex = `${share} 0 0`;
       bar.append(part);
     }
-    const shares = phases.map(([phase, share]) => `${phase} ${Math.round(100 * share)}%`).join(", ");
+    const shares = phases.filter(([, share]) => share >= 0.005).map(([phase, share]) => `${phase} ${Math.round(100 * share)}%`).join(", ");
     const speeds = runs.filter((run) => run.speed !== null);
     return [groupName(group), meanOf(speeds.map((run) => run.speed)), meanOf(speeds.map((run) => run.frames / run.seconds)), bar, shares];
   });

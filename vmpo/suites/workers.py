@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from vmpo.errors import UserError
+from vmpo.errors import MAIN_HINT, UserError
 from vmpo.records import ContinuousActions, EnvSpec, Observation, Timestep
 from vmpo.suites import arrivals
 from vmpo.suites.schedule import TaskSchedule
@@ -218,9 +218,6 @@ class Shared:
         }
         observation = {name.split("/", 1)[1]: view for name, view in views.items() if name.startswith("observation/")}
         return Arrays(observation=observation, **{k: v for k, v in views.items() if not k.startswith("observation/")})
-
-
-MAIN_HINT = "in a script, put the training under \"if __name__ == '__main__':\", because its workers import the script"
 
 
 class Worker:
