@@ -2,6 +2,7 @@
 
     python benchmarks/scaling.py engines breakout --seconds 60 --rounds 3
     python benchmarks/scaling.py constants paper-atari
+    python benchmarks/scaling.py constants bench:breakout --batch-size 32 --threads 1
 
 ``engines`` trains with the local fleets, with 1 and 2 learner processes and with 1, 2 and 4 Ray actors, in turn within
 each round, and prints the agent steps per second of each and its share of the first. ``constants`` measures one preset:
@@ -104,16 +105,20 @@ def plot(rates: dict[str, list[float]], preset: str, out: Path) -> None:
 def constants(arguments: argparse.Namespace, options: list[str]) -> None:
     """Of one learner process with one environment's worth of acting; a smaller batch than the paper's is scaled up."""
     from vmpo import presets
+    from vmpo.bench import WORKLOADS
     from vmpo.records import num_bytes
     from vmpo.run_directory import RunDirectory
     from vmpo.train import Run
 
-    config = presets.settled(presets.get(arguments.preset).config)
+    kind, _, name = arguments.preset.rpartition(":")
+    config = WORKLOADS[name].config if kind == "bench" else presets.settled(presets.get(name).config)
     size = arguments.batch_size
     config = replace(
         config,
+        env=replace(config.env, simulator_threads=arguments.threads),
         learner=replace(config.learner, batch_size=size, virtual_replicas=1),
         actors=replace(config.actors, num_envs=size, fleet="serial"),
+        run=replace(config.run, threads=arguments.threads),
     )
     with tempfile.TemporaryDirectory() as folder:
         run = Run(config, RunDirectory(folder))
@@ -150,6 +155,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--updates", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=0, help="of torch and of the simulator; 0 means all cores")
     parser.add_argument("--plot", type=Path, help="picture of the engines to write")
     arguments, options = parser.parse_known_args()
     {"engines": engines, "constants": constants}[arguments.what](arguments, options)
