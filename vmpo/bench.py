@@ -27,7 +27,8 @@ WINDOWS = 3
 def _workload(preset: str, env: EnvConfig, agent: AgentConfig, num_envs: int, unroll_length: int) -> Config:
     base = presets.get(preset).config
     learner = LearnerConfig(batch_size=num_envs, unroll_length=unroll_length, target_period=10)
-    return replace(base, env=env, agent=agent, learner=learner, actors=ActorConfig(num_envs=num_envs))
+    actors = ActorConfig(fleet="overlapping", num_envs=num_envs)
+    return replace(base, env=env, agent=agent, learner=learner, actors=actors)
 
 
 @dataclass(frozen=True, kw_only=True)
