@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from samples import CountingEnv, make_actor, new_slot, small_config
 
 from vmpo.cli import main
 from vmpo.config import ClusterConfig
 from vmpo.learning import checkpoint
 from vmpo.problems import cluster_problems
+from vmpo.records import Weights, tree_map
 
 ROOT = Path(__file__).parents[1]
 LOOPBACK = {"node_ip_address": "127.0.0.1", "object_store_memory": 100_000_000}
@@ -53,6 +55,46 @@ def test_weights_survive_as_one_array():
     restored = unpacked(flat, tensors)
     assert restored.keys() == tensors.keys()
     assert all(torch.equal(restored[name], tensors[name]) for name in tensors)
+
+
+class Ready:
+    """Stands for Ray, where every request is answered at once, and the newest is told first."""
+
+    def __init__(self, unroll):
+        self.asked, self.taken, self._unroll = 0, list[int](), unroll
+        self.unroll = self
+
+    def put(self, array):
+        return array
+
+    def remote(self, version, array):
+        self.asked += 1
+        return self.asked
+
+    def wait(self, requests, num_returns=1, timeout=None):
+        newest = sorted(requests, reverse=True)
+        return newest[:num_returns], newest[num_returns:]
+
+    def get(self, request):
+        self.taken.append(request)
+        return self._unroll
+
+
+def test_unrolls_are_learned_from_in_the_order_in_which_they_were_asked_for(monkeypatch):
+    pytest.importorskip("ray")
+    from vmpo.acting import remote
+
+    config = small_config()
+    actor = make_actor(CountingEnv([9] * 4), config)
+    slot = new_slot(actor, config)
+    unroll = remote.Unroll(arrays=tree_map(torch.Tensor.numpy, slot), episodes=[], faults=[], fetched=0)
+    ready = Ready(unroll)
+    monkeypatch.setattr(remote, "ray", ready)
+    weights = Weights(version=0, tensors=actor.network.state_dict())
+    fleet = remote.RemoteFleet(config, [ready, ready], weights)
+    for _ in range(12):
+        fleet.collect()
+    assert ready.taken == list(range(1, 13))
 
 
 @pytest.fixture

@@ -124,23 +124,32 @@ class RemoteFleet(QueueingFleet):
         while time.monotonic() < end:
             self._safe_moment()
             self._ask()
-            ready, _ = ray.wait(list(self._asked), timeout=POLL_SECONDS)
-            for request in ready:
-                index = self._asked.pop(request)
-                self._pending[index] -= 1
-                try:
-                    unroll = ray.get(request)
-                except RayTaskError as error:
-                    if isinstance(error.cause, UserError | RunFailed):
-                        raise error.cause from None
-                    raise
-                except RayError:
-                    self._counts["actors/lost_unrolls"] += 1
-                    self._resting[index] = time.monotonic() + REST_SECONDS
-                else:
-                    self._resting.pop(index, None)
-                    return self._received(unroll)
+            request = self._oldest_ready()
+            if request is None:
+                continue
+            index = self._asked.pop(request)
+            self._pending[index] -= 1
+            try:
+                unroll = ray.get(request)
+            except RayTaskError as error:
+                if isinstance(error.cause, UserError | RunFailed):
+                    raise error.cause from None
+                raise
+            except RayError:
+                self._counts["actors/lost_unrolls"] += 1
+                self._resting[index] = time.monotonic() + REST_SECONDS
+            else:
+                self._resting.pop(index, None)
+                return self._received(unroll)
         raise TimeoutError(f"no actor finished an unroll within {WAIT_SECONDS:.0f} s")
+
+    def _oldest_ready(self) -> Any | None:
+        """Ray tells the ready ones in an order of its own, in which some would wait until their data is old."""
+        if not self._asked:
+            return None
+        ray.wait(list(self._asked), timeout=POLL_SECONDS)
+        ready, _ = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
+        return next((request for request in self._asked if request in ready), None)
 
     def _ask(self) -> None:
         """Keep every actor busy. One that rests is asked once, to hear whether it is back."""
