@@ -196,6 +196,8 @@ def test_training_survives_lost_actors_nodes_and_learners(simulated, tmp_path):
         assert len(processes("RemoteActor", other)) == 2
 
         os.kill(processes("RemoteActor")[0], signal.SIGKILL)
+        # Seen here, whichever learner it worked for: later the lines may be taken back to a checkpoint before it.
+        watched.wait(lambda: watched.lines()[-1]["actors/lost_unrolls"] > 0, "the loss of an actor being counted")
         watched.wait_for_progress("the loss of an actor")
         watched.wait(lambda: len(processes("RemoteActor")) == 4, "the restart of an actor")
 
@@ -223,10 +225,7 @@ def test_training_survives_lost_actors_nodes_and_learners(simulated, tmp_path):
     lines = watched.lines()
     steps = [line["agent_steps"] for line in lines]
     assert steps == sorted(set(steps)), "nothing is counted twice"
-    # Of both learners, whichever of them the lost actors worked for.
     assert max(line["actors/present"] for line in lines) == 4
-    assert min(line["actors/present"] for line in lines) < 4
-    assert max(line["actors/lost_unrolls"] for line in lines) > 0
     assert lines[-1]["transport/unroll_bytes"] > lines[-1]["transport/weight_bytes"] > 0
     progress = checkpoint.latest(watched.checkpoints).progress
     # 16 environments of 64 steps, in batches of 4, each taken 8 times.
