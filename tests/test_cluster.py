@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -60,9 +61,19 @@ def test_weights_survive_as_one_array():
 class Ready:
     """Stands for Ray, where every request is answered at once, and the newest is told first."""
 
-    def __init__(self, unroll):
-        self.asked, self.taken, self._unroll = 0, list[int](), unroll
-        self.unroll = self
+    def __init__(self):
+        config = small_config()
+        self.actor = make_actor(CountingEnv([9] * 4), config)
+        self.asked, self.taken, self._slot = 0, list[int](), new_slot(self.actor, config)
+        self.unroll, self.back = self, False
+
+    def fleet(self, monkeypatch, handles, others=()):
+        from vmpo.acting import remote
+
+        self._unroll = remote.Unroll(arrays=tree_map(torch.Tensor.numpy, self._slot), episodes=[], faults=[], fetched=0)
+        monkeypatch.setattr(remote, "ray", self)
+        weights = Weights(version=0, tensors=self.actor.network.state_dict())
+        return remote.RemoteFleet(small_config(), handles, weights, others=others)
 
     def put(self, array):
         return array
@@ -72,7 +83,7 @@ class Ready:
         return self.asked
 
     def wait(self, requests, num_returns=1, timeout=None):
-        newest = sorted(requests, reverse=True)
+        newest = sorted((request for request in requests if request > 0 or self.back), reverse=True)
         return newest[:num_returns], newest[num_returns:]
 
     def get(self, request):
@@ -82,19 +93,46 @@ class Ready:
 
 def test_unrolls_are_learned_from_in_the_order_in_which_they_were_asked_for(monkeypatch):
     pytest.importorskip("ray")
-    from vmpo.acting import remote
-
-    config = small_config()
-    actor = make_actor(CountingEnv([9] * 4), config)
-    slot = new_slot(actor, config)
-    unroll = remote.Unroll(arrays=tree_map(torch.Tensor.numpy, slot), episodes=[], faults=[], fetched=0)
-    ready = Ready(unroll)
-    monkeypatch.setattr(remote, "ray", ready)
-    weights = Weights(version=0, tensors=actor.network.state_dict())
-    fleet = remote.RemoteFleet(config, [ready, ready], weights)
+    ready = Ready()
+    fleet = ready.fleet(monkeypatch, [ready, ready])
     for _ in range(12):
         fleet.collect()
     assert ready.taken == list(range(1, 13))
+
+
+class Silent:
+    """An actor whose machine is gone: Ray holds its requests, and tells nothing."""
+
+    def __init__(self):
+        self.asked = 0
+        self.unroll = self
+
+    def remote(self, version, array):
+        self.asked += 1
+        return -self.asked
+
+
+def test_a_learner_without_actors_borrows_until_one_of_its_own_is_back(monkeypatch):
+    pytest.importorskip("ray")
+    from vmpo.acting import remote
+
+    monkeypatch.setattr(remote, "BORROW_SECONDS", 0.0)
+    ready, silent = Ready(), Silent()
+    own = SimpleNamespace(unroll=silent)
+    fleet = ready.fleet(monkeypatch, [own], others=[ready, ready])
+    for _ in range(4):
+        fleet.collect()
+    assert ready.asked == 5, "one each, and none ahead"
+    assert silent.asked == fleet._ahead == 3
+
+    # Back again: the requests that Ray held are answered.
+    monkeypatch.setattr(remote, "BORROW_SECONDS", 60.0)
+    ready.back = True
+    own.unroll = ready
+    for _ in range(6):
+        fleet.collect()
+    assert not fleet._borrowing
+    assert [request for request in ready.taken if request < 0] == [-1, -2, -3]
 
 
 @pytest.fixture

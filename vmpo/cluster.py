@@ -152,7 +152,11 @@ class Team:
     def train(self, order: Order, display: Display, stop: StopSignal) -> RunResult:
         """Until the learners have finished, or something ends that starting again would not mend."""
         spec = _answer(self.actors[0].spec.remote())
-        crews = [Crew(handles=handles, spec=spec) for handles in self._dealt()]
+        dealt = self._dealt()
+        crews = [
+            Crew(handles=own, others=tuple(actor for hand in dealt if hand is not own for actor in hand), spec=spec)
+            for own in dealt
+        ]
         folder, restarts, reached = RunDirectory(order.directory), 0, None
         while True:
             self._start_learners()

@@ -33,6 +33,9 @@ POLL_SECONDS = 0.5
 REST_SECONDS = 1.0
 """How long a lost actor is left alone before it is asked again."""
 
+BORROW_SECONDS = 10.0
+"""How long a learner waits for its own actors before it asks those of other learners as well."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Unroll:
@@ -84,21 +87,32 @@ class Crew:
     """The actors of one learner, as they are handed to its process."""
 
     handles: tuple[Any, ...]
+    others: tuple[Any, ...]
+    """Those of other learners, to fall back on."""
     spec: EnvSpec
 
     def fleet(self, config: Config, weights: Weights, safe_moment: Callable[[], None]) -> RemoteFleet:
-        return RemoteFleet(config, self.handles, weights, safe_moment)
+        return RemoteFleet(config, self.handles, weights, safe_moment, self.others)
 
 
 class RemoteFleet(QueueingFleet):
-    """The actors of one learner. Those that are lost are asked again once Ray has restarted them."""
+    """The actors of one learner. Those that are lost are asked again once Ray has restarted them.
+
+    A learner that hears from none of its own, whose machine may be gone, borrows from the others until it does.
+    """
 
     def __init__(
-        self, config: Config, handles: Sequence[Any], weights: Weights, safe_moment: Callable[[], None] = lambda: None
+        self,
+        config: Config,
+        handles: Sequence[Any],
+        weights: Weights,
+        safe_moment: Callable[[], None] = lambda: None,
+        others: Sequence[Any] = (),
     ) -> None:
         super().__init__(config)
         self.actors: list[Actor] = []
-        self._handles, self._safe_moment = handles, safe_moment
+        self._handles, self._own, self._safe_moment = (*handles, *others), len(handles), safe_moment
+        self._borrowing = False
         self._ahead = 1 + math.ceil(config.actors.queue_size / len(handles))
         self._asked: dict[Any, int] = {}
         """Requests, oldest first, and whose they are."""
@@ -113,15 +127,17 @@ class RemoteFleet(QueueingFleet):
         self._version, self._array = weights.version, ray.put(packed(weights.tensors))
 
     def counts(self) -> dict[str, int]:
-        return {"actors/present": len(self._handles) - len(self._resting), **self._counts}
+        lost = sum(index < self._own for index in self._resting)
+        return {"actors/present": self._own - lost, **self._counts}
 
     def close(self) -> None:
         self._asked.clear()
         self._pending.clear()
 
     def _take(self) -> Collected:
-        end = time.monotonic() + WAIT_SECONDS
-        while time.monotonic() < end:
+        began = time.monotonic()
+        while time.monotonic() < began + WAIT_SECONDS:
+            self._borrowing |= time.monotonic() > began + BORROW_SECONDS
             self._safe_moment()
             self._ask()
             request = self._oldest_ready()
@@ -140,6 +156,7 @@ class RemoteFleet(QueueingFleet):
                 self._resting[index] = time.monotonic() + REST_SECONDS
             else:
                 self._resting.pop(index, None)
+                self._borrowing &= index >= self._own
                 return self._received(unroll)
         raise TimeoutError(f"no actor finished an unroll within {WAIT_SECONDS:.0f} s")
 
@@ -152,15 +169,19 @@ class RemoteFleet(QueueingFleet):
         return next((request for request in self._asked if request in ready), None)
 
     def _ask(self) -> None:
-        """Keep every actor busy. One that rests is asked once, to hear whether it is back."""
-        now = time.monotonic()
+        """Keep every actor busy."""
         for index, handle in enumerate(self._handles):
-            ahead = self._ahead if index not in self._resting else int(now > self._resting[index])
-            while self._pending[index] < ahead:
+            while self._pending[index] < self._wanted(index):
                 self._asked[handle.unroll.remote(self._version, [self._array])] = index
                 self._pending[index] += 1
         if not self._asked:
             time.sleep(REST_SECONDS / 10)
+
+    def _wanted(self, index: int) -> int:
+        """How many requests an actor is to have. One that rests is asked once, to hear whether it is back."""
+        if index in self._resting:
+            return int(time.monotonic() > self._resting[index])
+        return self._ahead if index < self._own else int(self._borrowing)
 
     def _received(self, unroll: Unroll) -> Collected:
         self._counts["transport/unroll_bytes"] += num_bytes(unroll.arrays)
