@@ -25,7 +25,7 @@ from vmpo.learning.learner import Learner
 from vmpo.movie import Movie
 from vmpo.overlay import WIDTH, Canvas, Caption, shown
 from vmpo.policy import Policy
-from vmpo.popart import PopArtStatistics
+from vmpo.popart import PopArtStatistics, initial_statistics
 from vmpo.problems import problems
 from vmpo.run_directory import RunDirectory
 from vmpo.signals import Stopped
@@ -199,7 +199,7 @@ def test_several_tasks_are_recorded_one_after_the_other_each_with_its_own_value(
     trained = Trained(
         config=checkpoint_config(run),
         weights=weights,
-        statistics=checkpoint.popart_statistics(saved, 2),
+        statistics=checkpoint.popart_statistics(saved, initial_statistics(2)),
         learner_step=0,
     )
     captions = []
@@ -331,7 +331,7 @@ def test_a_recording_that_is_given_up_leaves_no_file(counting, tmp_path):
     trained = Trained(
         config=checkpoint_config(counting),
         weights=weights,
-        statistics=checkpoint.popart_statistics(saved, 1),
+        statistics=checkpoint.popart_statistics(saved, initial_statistics(1)),
         learner_step=0,
     )
     calls = []

@@ -163,6 +163,10 @@ class LossConfig:
     popart_maximum: float = 1e6
     """Upper bound of the PopArt scale (Sec. 4.1)."""
 
+    @property
+    def popart_bounds(self) -> tuple[float, float]:
+        return self.popart_minimum, self.popart_maximum
+
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerConfig:

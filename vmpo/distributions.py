@@ -5,9 +5,10 @@ Each distribution answers ``kl_parts(other)`` = KL(self || other) as named terms
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, Protocol
 
 import torch
@@ -44,7 +45,7 @@ class Categorical:
     logits: Float[Tensor, "*batch N"]
     sizes: tuple[int, ...]
 
-    @cached_property
+    @functools.cached_property
     def _log_probs(self) -> list[Tensor]:
         return [F.log_softmax(part, dim=-1) for part in self.logits.split(self.sizes, dim=-1)]
 
@@ -61,21 +62,24 @@ class Categorical:
         return torch.cat([part.argmax(dim=-1, keepdim=True) for part in scores.split(self.sizes, dim=-1)], dim=-1)
 
     def log_prob(self, action: Int64[Tensor, "*batch K"]) -> Float[Tensor, "*batch"]:
-        chosen = [p.gather(-1, action[..., i : i + 1]) for i, p in enumerate(self._log_probs)]
-        return torch.cat(chosen, dim=-1).sum(dim=-1)
+        return _total(p.gather(-1, action[..., i : i + 1])[..., 0] for i, p in enumerate(self._log_probs))
 
     def entropy(self) -> Float[Tensor, "*batch"]:
-        return torch.stack([-(p.exp() * p).sum(dim=-1) for p in self._log_probs]).sum(dim=0)
+        return -_total((p.exp() * p).sum(dim=-1) for p in self._log_probs)
 
     def expected_log_prob(self, other: Categorical) -> Float[Tensor, "*batch"]:
         """E log other(a) for a ~ self."""
         pairs = zip(self._log_probs, other._log_probs, strict=True)
-        return torch.stack([(p.exp() * q).sum(dim=-1) for p, q in pairs]).sum(dim=0)
+        return _total((p.exp() * q).sum(dim=-1) for p, q in pairs)
 
     def kl_parts(self, other: Categorical) -> dict[str, Float[Tensor, "*batch"]]:
         """One part: KL(self || other), summed over independent categoricals."""
         pairs = zip(self._log_probs, other._log_probs, strict=True)
-        return {"policy": torch.stack([(p.exp() * (p - q)).sum(dim=-1) for p, q in pairs]).sum(dim=0)}
+        return {"policy": _total((p.exp() * (p - q)).sum(dim=-1) for p, q in pairs)}
+
+
+def _total(parts: Iterable[Tensor]) -> Tensor:
+    return functools.reduce(torch.add, parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +87,7 @@ class DiagonalGaussian:
     mean: Float[Tensor, "*batch d"]
     std: Float[Tensor, "*batch d"]
 
-    @cached_property
+    @functools.cached_property
     def _log_std(self) -> Float[Tensor, "*batch d"]:
         return self.std.log()
 

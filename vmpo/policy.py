@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class Policy:
         self.network.load_state_dict(weights.tensors)
         self.family = policy_family(spec, config)
         known = statistics or initial_statistics(len(spec.tasks))
-        self._statistics = PopArtStatistics(mean=known.mean.cpu(), second_moment=known.second_moment.cpu())
+        self._statistics = replace(known, mean=known.mean.cpu(), second_moment=known.second_moment.cpu())
 
     def act(
         self,
@@ -89,8 +89,7 @@ class Policy:
         inputs, memory = self._inputs(observation, state, previous_reward)
         output, new_state = self.network.step(inputs, memory)
         raw = self._chosen(output.policy, greedy)
-        loss, tasks = self.config.loss, torch.arange(len(self.spec.tasks)).expand(output.values.shape)
-        values = denormalise(output.values, tasks, self._statistics, loss.popart_minimum, loss.popart_maximum)
+        values = denormalise(output.values, torch.arange(len(self.spec.tasks)), self._statistics)
         return Decision(
             action=self.spec.action.executable(raw.numpy()),
             value=values.numpy(),
@@ -137,5 +136,7 @@ def load(directory: str | Path, *, best: bool = False, trust: bool = False) -> P
         spec = env.spec
     finally:
         env.close()
-    statistics = checkpoint.popart_statistics(saved, len(spec.tasks))
+    statistics = checkpoint.popart_statistics(
+        saved, initial_statistics(len(spec.tasks), bounds=config.loss.popart_bounds)
+    )
     return Policy(spec, config, checkpoint.online_weights(saved), statistics)

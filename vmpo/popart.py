@@ -7,30 +7,35 @@ float32 no digits for the variance.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PopArtStatistics:
     """First and second moment of the value targets, per task."""
 
     mean: Float64[Tensor, " N"]
     second_moment: Float64[Tensor, " N"]
+    bounds: tuple[float, float] = (1e-2, 1e6)
+    """Of the scale, against sparse and exploding rewards."""
+
+    @cached_property
+    def scale(self) -> Float64[Tensor, " N"]:
+        """Standard deviation of the targets within its bounds."""
+        variance = self.second_moment - self.mean.square()
+        return variance.clamp(min=0.0).sqrt().clamp(*self.bounds)
 
 
-def initial_statistics(num_tasks: int, device: torch.device | str = "cpu") -> PopArtStatistics:
+def initial_statistics(
+    num_tasks: int, device: torch.device | str = "cpu", bounds: tuple[float, float] = (1e-2, 1e6)
+) -> PopArtStatistics:
     zeros = torch.zeros(num_tasks, dtype=torch.float64, device=device)
-    return PopArtStatistics(mean=zeros, second_moment=zeros + 1.0)
-
-
-def scale(statistics: PopArtStatistics, minimum: float = 1e-2, maximum: float = 1e6) -> Float64[Tensor, " N"]:
-    """Standard deviation of the targets, kept within bounds against sparse and exploding rewards."""
-    variance = statistics.second_moment - statistics.mean.square()
-    return variance.clamp(min=0.0).sqrt().clamp(minimum, maximum)
+    return PopArtStatistics(mean=zeros, second_moment=zeros + 1.0, bounds=bounds)
 
 
 def updated(
@@ -59,39 +64,29 @@ def updated(
     counts, sums, squares = total(torch.stack([per_task(x) for x in samples]))
     step = rate * (counts > 0).double()
     mean, second_moment = sums / counts.clamp(min=1.0), squares / counts.clamp(min=1.0)
-    return PopArtStatistics(
+    return replace(
+        statistics,
         mean=torch.lerp(statistics.mean, mean, step),
         second_moment=torch.lerp(statistics.second_moment, second_moment, step),
     )
 
 
 @torch.no_grad()
-def rescale_(
-    readout: nn.Linear, old: PopArtStatistics, new: PopArtStatistics, minimum: float = 1e-2, maximum: float = 1e6
-) -> None:
+def rescale_(readout: nn.Linear, old: PopArtStatistics, new: PopArtStatistics) -> None:
     """Change the last layer in place so that ``scale * readout(x) + mean`` is what it was with the old statistics."""
-    old_scale, new_scale = scale(old, minimum, maximum), scale(new, minimum, maximum)
-    readout.weight.copy_(readout.weight.double() * (old_scale / new_scale)[:, None])
-    readout.bias.copy_((old_scale * readout.bias.double() + old.mean - new.mean) / new_scale)
+    readout.weight.copy_(readout.weight.double() * (old.scale / new.scale)[:, None])
+    readout.bias.copy_((old.scale * readout.bias.double() + old.mean - new.mean) / new.scale)
 
 
 def normalise(
-    x: Float[Tensor, "*batch"],
-    tasks: Int64[Tensor, "*batch"],
-    statistics: PopArtStatistics,
-    minimum: float = 1e-2,
-    maximum: float = 1e6,
+    x: Float[Tensor, "*batch"], tasks: Int64[Tensor, "*batch"], statistics: PopArtStatistics
 ) -> Float[Tensor, "*batch"]:
     """From rewards' units to the space of the value head."""
-    return ((x.double() - statistics.mean[tasks]) / scale(statistics, minimum, maximum)[tasks]).float()
+    return ((x.double() - statistics.mean[tasks]) / statistics.scale[tasks]).float()
 
 
 def denormalise(
-    x: Float[Tensor, "*batch"],
-    tasks: Int64[Tensor, "*batch"],
-    statistics: PopArtStatistics,
-    minimum: float = 1e-2,
-    maximum: float = 1e6,
+    x: Float[Tensor, "*batch"], tasks: Int64[Tensor, "*batch"], statistics: PopArtStatistics
 ) -> Float[Tensor, "*batch"]:
     """From the space of the value head to rewards' units."""
-    return (x.double() * scale(statistics, minimum, maximum)[tasks] + statistics.mean[tasks]).float()
+    return (x.double() * statistics.scale[tasks] + statistics.mean[tasks]).float()

@@ -211,6 +211,8 @@ def concatenate(trajectories: Sequence[Trajectory]) -> Trajectory:
 
 def split(trajectory: Trajectory, parts: int) -> list[Trajectory]:
     """Divide whole unrolls into equal minibatches, as views."""
+    if parts == 1:
+        return [trajectory]
     size = trajectory.rewards.shape[1] // parts
     return [
         _map_with_batch_axis(lambda axis, x, start=start: x.narrow(axis, start, size), trajectory)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn import functional as F
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +63,12 @@ def backward_recursion(
     After each round an entry has taken in twice as many of those behind it: log2 T operations on whole tensors in place
     of T on slices.
     """
-    length = len(offsets)
+    length, span = len(offsets), 1
     offsets = torch.cat([offsets[:-1], torch.addcmul(offsets[-1:], factors[-1:], last[None])])
-    factors = torch.cat([factors[:-1], torch.zeros_like(factors[-1:])])
-    span = 1
     while span < length:
-        offsets = torch.cat([torch.addcmul(offsets[:-span], factors[:-span], offsets[span:]), offsets[-span:]])
-        factors = torch.cat([factors[:-span] * factors[span:], factors[-span:]])
+        # Behind the end stands nothing more.
+        offsets = torch.addcmul(offsets, factors, F.pad(offsets[span:], (0, 0, 0, span)))
+        factors = factors * F.pad(factors[span:], (0, 0, 0, span))
         span *= 2
     return offsets
 
@@ -114,8 +114,8 @@ def explained_variance(
     returns: Float[Tensor, "T B"], predictions: Float[Tensor, "T B"], valid: Bool[Tensor, "T B"]
 ) -> Float[Tensor, ""]:
     """1 - Var(G - V) / Var(G) over the valid samples: 1 is perfect, 0 no better than a constant."""
-
-    def variance(x: Tensor) -> Tensor:
-        return masked_mean((x - masked_mean(x, valid)).square(), valid)
-
-    return 1.0 - variance(returns - predictions) / variance(returns).clamp(min=1e-12)
+    both = torch.stack([returns - predictions, returns]).masked_fill(~valid, 0.0)
+    count = valid.sum().clamp(min=1)
+    centred = both - both.sum(dim=(1, 2), keepdim=True) / count
+    unexplained, whole = (valid * centred.square()).sum(dim=(1, 2)) / count
+    return 1.0 - unexplained / whole.clamp(min=1e-12)

@@ -24,7 +24,7 @@ from vmpo.metrics import Interval
 from vmpo.movie import FASTEST, Movie, check_format
 from vmpo.overlay import Canvas, Caption, shown
 from vmpo.policy import Policy
-from vmpo.popart import PopArtStatistics
+from vmpo.popart import PopArtStatistics, initial_statistics
 from vmpo.records import VectorEnv, Weights
 from vmpo.run_directory import RunDirectory
 from vmpo.signals import Stopped
@@ -128,7 +128,9 @@ def watch(
     trained = Trained(
         config=config,
         weights=checkpoint.online_weights(saved),
-        statistics=checkpoint.popart_statistics(saved, len(suites.task_ids(config.env))),
+        statistics=checkpoint.popart_statistics(
+            saved, initial_statistics(len(suites.task_ids(config.env)), bounds=config.loss.popart_bounds)
+        ),
         learner_step=learner_step,
     )
     path = run_directory.videos / video_name(learner_step) if out is None else Path(out)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from loss_inputs import Inputs, random_inputs, run
 
-from vmpo.losses.vmpo import solve_temperature
+from vmpo.losses.vmpo import centre, solve_temperature
 
 
 def selection(x: Inputs) -> torch.Tensor:
@@ -20,7 +20,7 @@ def selection(x: Inputs) -> torch.Tensor:
 def solved(x: Inputs, epsilon: float) -> tuple[float, dict]:
     """Our solution, and the arguments with which an oracle can judge it."""
     chosen = selection(x)
-    result = solve_temperature(x.advantages, chosen, epsilon, x.importance_weights)
+    result = solve_temperature(centre(x.advantages, chosen, x.importance_weights), epsilon)
     weights = None if x.importance_weights is None else oracles.as_array(x.importance_weights)
     judged = {"advantages": oracles.as_array(x.advantages), "selected": oracles.as_array(chosen), "weights": weights}
     return float(result), judged
@@ -54,9 +54,9 @@ def test_the_solved_temperature_ignores_an_offset_and_follows_a_scale():
     x = random_inputs(75)
     x.advantages = (x.advantages * 64).round() / 64
     chosen = selection(x)
-    plain = solve_temperature(x.advantages, chosen, 0.1).item()
-    assert solve_temperature(x.advantages + 1e4, chosen, 0.1).item() == pytest.approx(plain, rel=1e-3)
-    assert solve_temperature(x.advantages * 512.0, chosen, 0.1).item() == pytest.approx(512.0 * plain, rel=1e-3)
+    plain = solve_temperature(centre(x.advantages, chosen), 0.1).item()
+    assert solve_temperature(centre(x.advantages + 1e4, chosen), 0.1).item() == pytest.approx(plain, rel=1e-3)
+    assert solve_temperature(centre(x.advantages * 512.0, chosen), 0.1).item() == pytest.approx(512.0 * plain, rel=1e-3)
 
 
 def test_the_solved_temperature_weighs_samples_by_importance():
@@ -98,7 +98,7 @@ def test_the_solved_temperature_stays_positive_and_finite_without_a_stationary_p
 def test_the_solved_temperature_carries_no_gradient():
     x = random_inputs(79)
     advantages = x.advantages.clone().requires_grad_()
-    assert not solve_temperature(advantages, selection(x), 0.1).requires_grad
+    assert not solve_temperature(centre(advantages, selection(x)), 0.1).requires_grad
 
 
 @pytest.mark.parametrize("epsilon", [0.01, 0.1, 0.5])
@@ -107,5 +107,5 @@ def test_more_iterations_do_not_leave_the_solution(power, epsilon):
     """Rounding at the root must not send the next step away from it."""
     advantages = torch.randn(8, 40, generator=torch.Generator().manual_seed(power)).double() ** power
     selected = advantages > advantages.median()
-    solutions = [solve_temperature(advantages, selected, epsilon, iterations=n).item() for n in range(10, 40)]
+    solutions = [solve_temperature(centre(advantages, selected), epsilon, iterations=n).item() for n in range(10, 40)]
     assert solutions == pytest.approx([solutions[0]] * len(solutions), rel=1e-9)

@@ -47,13 +47,11 @@ def allocate(spec: EnvSpec, family: PolicyFamily, network: Agent, length: int, b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turn:
-    """One timestep of a slot: views of what is seen, and of where the answer goes."""
+    """One timestep of a slot: views of what is seen."""
 
     inputs: AgentInput
     noise: Tensor
     """What the sample is made of; on the actor's device."""
-    action: Tensor
-    behaviour: Tensor
 
 
 class Actor:
@@ -139,16 +137,18 @@ class Actor:
         arrays.actions[0] = self._action
         self._write(arrays, 0)
         episodes: list[EpisodeResult] = []
+        policies: list[Tensor] = []
         for t, turn in enumerate(self._turns(slot)):
             self.stopwatch.lap("rest")
             self._safe_moment()
-            self._choose(turn)
+            policies.append(self._choose(turn, arrays.actions[t + 1]))
             executed = self.env.spec.action.executable(arrays.actions[t + 1])
             self.stopwatch.lap("infer")
             self._timestep = self.env.step(executed)
             self.stopwatch.lap("simulate")
             self._write(arrays, t + 1)
             self._count(self._timestep, episodes)
+        slot.behaviour.copy_(torch.stack(policies))
         self._action = arrays.actions[-1].copy()
         self.stopwatch.lap("rest")
         return episodes
@@ -165,30 +165,26 @@ class Actor:
                     first=first,
                 ),
                 noise=chance,
-                action=action,
-                behaviour=behaviour,
             )
-            for seen, previous_action, previous_reward, first, chance, action, behaviour in zip(
+            for seen, previous_action, previous_reward, first, chance in zip(
                 zip(*(x[:-1].unbind() for x in inputs.observation.values()), strict=True),
                 inputs.previous_action[:-1].unbind(),
                 inputs.previous_reward[:-1].unbind(),
                 inputs.first[:-1].unbind(),
                 noise.unbind(),
-                slot.actions[1:].unbind(),
-                slot.behaviour.unbind(),
                 strict=True,
             )
         ]
 
-    def _choose(self, turn: _Turn) -> None:
-        """Sample an action for every environment and record the distribution it came from."""
+    def _choose(self, turn: _Turn, action: np.ndarray) -> Tensor:
+        """Sample an action for every environment; the parameters of the distribution that it came from."""
         inputs = turn.inputs
         if self.device.type != "cpu":
             inputs = tree_map(lambda x: x.to(self.device, non_blocking=True), inputs)
         parameters, self._state = self.network.act(inputs, self._state)
         policy = self.family.distribution(parameters)
-        turn.action.copy_(policy.mode() if self.greedy else policy.sample(turn.noise))
-        turn.behaviour.copy_(parameters)
+        action[:] = (policy.mode() if self.greedy else policy.sample(turn.noise)).cpu().numpy()
+        return parameters
 
     def _write(self, arrays: Any, t: int) -> None:
         timestep = self._timestep

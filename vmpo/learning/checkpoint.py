@@ -197,11 +197,11 @@ def online_weights(checkpoint: Checkpoint) -> Weights:
     return Weights(version=int(checkpoint.progress["version"]), tensors=tensors)
 
 
-def popart_statistics(checkpoint: Checkpoint, num_tasks: int, device: torch.device | str = "cpu") -> PopArtStatistics:
-    """What turns the online network's values into rewards' units."""
-    names = ("mean", "second_moment")
-    check_fit({f"popart.{name}": torch.zeros(num_tasks) for name in names}, checkpoint.tensors)
-    return PopArtStatistics(**{name: checkpoint.tensors[f"popart.{name}"].to(device, torch.float64) for name in names})
+def popart_statistics(checkpoint: Checkpoint, like: PopArtStatistics) -> PopArtStatistics:
+    """What turns the online network's values into rewards' units, with the bounds and on the device of others."""
+    check_fit({"popart.mean": like.mean, "popart.second_moment": like.second_moment}, checkpoint.tensors)
+    mean, second_moment = (checkpoint.tensors[f"popart.{name}"].to(like.mean) for name in ("mean", "second_moment"))
+    return replace(like, mean=mean, second_moment=second_moment)
 
 
 def restore(learner: Learner, checkpoint: Checkpoint) -> None:
@@ -210,7 +210,7 @@ def restore(learner: Learner, checkpoint: Checkpoint) -> None:
     check_fit(_learner_tensors(learner, with_moments=False), tensors)
     for prefix, module in _modules(learner).items():
         module.load_state_dict({name: tensors[f"{prefix}.{name}"] for name in module.state_dict()})
-    learner.statistics = popart_statistics(checkpoint, len(learner.statistics.mean), learner.device)
+    learner.statistics = popart_statistics(checkpoint, learner.statistics)
     for name, parameter in _named_parameters(learner).items():
         expected = {f"adam.{name}.{key}": parameter for key in ("exp_avg", "exp_avg_sq")}
         expected[f"adam.{name}.step"] = torch.zeros(())

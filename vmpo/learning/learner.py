@@ -36,7 +36,7 @@ class Learner:
         self.target = copy.deepcopy(self.online).requires_grad_(False)
         self.multipliers = Multipliers(config.loss, self.family.kl_names).to(self.device)
         self.objective = objective(config.loss.algorithm)
-        self.statistics = popart.initial_statistics(len(spec.tasks), self.device)
+        self.statistics = popart.initial_statistics(len(spec.tasks), self.device, config.loss.popart_bounds)
         self.learner_step = 0
         self.version = 0
         """Version of the target's weights, which are the ones that act."""
@@ -152,7 +152,7 @@ class Learner:
                 log_ratios = target.log_prob(actions) - behaviour.log_prob(actions)
         normalised = output.values.gather(-1, batch.tasks[..., None])[..., 0]
         returns, advantages, state_values = self._returns(batch, normalised, log_ratios)
-        sigma = self._scale()[tasks].float() if loss.advantage_scale == "sigma" else 1.0
+        sigma = self.statistics.scale[tasks].float() if loss.advantage_scale == "sigma" else 1.0
         entropies = policy.entropy()
         return Evaluation(
             log_probs=log_probs,
@@ -186,9 +186,7 @@ class Learner:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return targets, advantages and state values in the units of the rewards."""
         loss = self.config.loss
-        state_values = popart.denormalise(
-            normalised, batch.tasks, self.statistics, loss.popart_minimum, loss.popart_maximum
-        )
+        state_values = popart.denormalise(normalised, batch.tasks, self.statistics)
         rewards, discounts, valid = batch.rewards[1:], loss.discount * batch.discounts[1:], batch.valids[1:]
         arguments = (rewards, discounts, state_values[:-1], state_values[-1])
         if loss.returns == "vtrace":
@@ -205,9 +203,7 @@ class Learner:
         """L_V + L_V-MPO (Eq. 1) or a baseline's policy loss, plus pixel control where asked for."""
         loss = self.config.loss
         policy_loss, metrics = self.objective(evaluation, self.multipliers, loss, share)
-        targets = popart.normalise(
-            evaluation.returns, evaluation.tasks, self.statistics, loss.popart_minimum, loss.popart_maximum
-        )
+        targets = popart.normalise(evaluation.returns, evaluation.tasks, self.statistics)
         # Eq. 6, in PopArt's space.
         value_loss = 0.5 * values.masked_mean((evaluation.normalised_values - targets).square(), evaluation.valid)
         total = loss.value_cost * value_loss + policy_loss
@@ -269,9 +265,6 @@ class Learner:
             valid=batch.valids[1:] & ~batch.firsts[1:],
         )
 
-    def _scale(self) -> Tensor:
-        return popart.scale(self.statistics, self.config.loss.popart_minimum, self.config.loss.popart_maximum)
-
     def _next_statistics(self, returns: Tensor, tasks: Tensor, valid: Tensor) -> PopArtStatistics:
         """One PopArt step on the whole batch of all processes."""
         rate = self.config.loss.popart_rate
@@ -279,8 +272,7 @@ class Learner:
 
     def _move_statistics(self, new: PopArtStatistics) -> None:
         """Take new PopArt statistics, after the optimiser's step, preserving the value head's outputs."""
-        loss, readout = self.config.loss, self.online.value_readout
-        popart.rescale_(readout, self.statistics, new, loss.popart_minimum, loss.popart_maximum)
+        popart.rescale_(self.online.value_readout, self.statistics, new)
         self.statistics = new
 
     def _observation_moments(self, batch: Trajectory) -> list[Tensor]:
@@ -297,11 +289,10 @@ class Learner:
         self.version += 1
 
     def _statistics_metrics(self) -> dict[str, Tensor]:
-        sigma = self._scale()
         metrics = {}
         for index, task in enumerate(self.spec.tasks):
             metrics[f"popart/mean/{task}"] = self.statistics.mean[index]
-            metrics[f"popart/scale/{task}"] = sigma[index]
+            metrics[f"popart/scale/{task}"] = self.statistics.scale[index]
         return metrics
 
 

@@ -17,7 +17,7 @@ from vmpo.config import LossConfig
 from vmpo.errors import unknown
 from vmpo.losses.impala import impala_loss
 from vmpo.losses.ppo import ppo_loss
-from vmpo.losses.vmpo import EStep, e_step, m_step, select_top, solve_temperature
+from vmpo.losses.vmpo import EStep, e_step, m_step, select_top
 from vmpo.user_code import find
 from vmpo.values import masked_mean
 
@@ -117,20 +117,17 @@ def vmpo(
 
 def _improvement(samples: Evaluation | Gathered, multipliers: Multipliers, config: LossConfig) -> EStep:
     selected = select_top(samples.advantages, samples.valid, config.top_fraction)
-    temperature: Tensor = multipliers.temperature
-    if config.exact_temperature:
-        temperature = solve_temperature(
-            samples.advantages, selected, config.epsilon_temperature, samples.importance_weights
-        )
-        with torch.no_grad():
-            multipliers.temperature.copy_(temperature)
-    return e_step(
+    improvement = e_step(
         advantages=samples.advantages,
-        temperature=temperature,
+        temperature=None if config.exact_temperature else multipliers.temperature,
         epsilon=config.epsilon_temperature,
         selected=selected,
         importance_weights=samples.importance_weights,
     )
+    if config.exact_temperature:
+        with torch.no_grad():
+            multipliers.temperature.copy_(improvement.metrics["temperature"])
+    return improvement
 
 
 def impala(

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 Scalar = Float[Tensor, ""]
@@ -88,26 +88,28 @@ def select_top(
 def e_step(
     *,
     advantages: Float[Tensor, "T B"],
-    temperature: Scalar,
+    temperature: Scalar | None,
     epsilon: float,
     selected: Bool[Tensor, "T B"],
     importance_weights: Float[Tensor, "T B"] | None = None,
 ) -> EStep:
     """Weights psi = softmax of A / eta over D~ (Eq. 3), and L_eta = eta eps + eta log mean exp(A / eta) (Eq. 4).
 
-    Importance weights rho multiply exp(A / eta) in both (App. E). Only the temperature receives gradient, from L_eta.
+    Importance weights rho multiply exp(A / eta) in both (App. E). Only the temperature receives gradient, from L_eta;
+    without one, that which minimises L_eta is taken.
     """
-    samples = _centre(advantages, selected, importance_weights)
-    logits = torch.where(samples.support, samples.advantages / temperature, 0.0) + samples.log_rho
-    log_normaliser = logits.flatten().logsumexp(dim=0)
-    loss = samples.highest + temperature * (epsilon + log_normaliser - samples.log_count)
+    samples = centre(advantages, selected, importance_weights)
+    temperature = solve_temperature(samples, epsilon) if temperature is None else temperature
+    logits = samples.log_rho + samples.advantages / temperature
+    log_mean = logits.flatten().logsumexp(dim=0) - samples.count.to(logits.dtype).log()
+    loss = samples.highest + temperature * (epsilon + log_mean)
     # Without a sample there is nothing to weigh: no loss, and no gradient.
     loss = torch.where(samples.any, loss, 0.0 * temperature)
-    weights = torch.where(samples.support, (logits - log_normaliser).exp(), 0.0).detach()
+    weights = logits.detach().flatten().softmax(dim=0).view_as(logits).masked_fill(samples.outside, 0.0)
 
     # KL of psi against the samples' own distribution, which the temperature is to hold at epsilon.
-    log_weight_ratios = logits - samples.log_rho.nan_to_num(neginf=0.0) - log_normaliser + samples.log_count
-    kl = torch.where(samples.support, weights * log_weight_ratios, 0.0).sum().detach()
+    kl = (weights * samples.advantages).sum() / temperature.detach() - log_mean.detach()
+    kl = torch.where(samples.any, kl, 0.0)
     metrics = {
         "loss_temperature": loss.detach(),
         "e_step_kl": kl,
@@ -119,7 +121,7 @@ def e_step(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Centred:
+class Centred:
     """The selected samples, shifted by their highest advantage: A / eta then keeps its digits at any temperature."""
 
     advantages: Float[Tensor, "T B"]
@@ -127,55 +129,51 @@ class _Centred:
     log_rho: Float[Tensor, "T B"]
     """-inf outside the support, unless that is empty."""
     highest: Scalar
-    log_count: Scalar
-    """log |D~|."""
-    support: Bool[Tensor, "T B"]
-    """Selected, and of an importance weight above zero."""
+    count: Int64[Tensor, ""]
+    """|D~|, or 1 if that is empty."""
+    outside: Bool[Tensor, "T B"]
+    """Not selected, or of an importance weight of zero."""
     any: Bool[Tensor, ""]
 
 
-def _centre(advantages: Tensor, selected: Tensor, importance_weights: Tensor | None) -> _Centred:
-    advantages = advantages.detach()
-    rho = torch.ones_like(advantages) if importance_weights is None else importance_weights.detach()
-    support = selected & (rho > 0)
-    highest = torch.where(support, advantages, -torch.inf).amax().nan_to_num(neginf=0.0)
-    return _Centred(
-        advantages=torch.where(support, advantages - highest, 0.0),
-        log_rho=torch.where(support, rho.log(), torch.where(support.any(), -torch.inf, 0.0)),
+def centre(
+    advantages: Float[Tensor, "T B"],
+    selected: Bool[Tensor, "T B"],
+    importance_weights: Float[Tensor, "T B"] | None = None,
+) -> Centred:
+    advantages, support, log_rho = advantages.detach(), selected, torch.zeros_like(advantages)
+    if importance_weights is not None:
+        support, log_rho = selected & (importance_weights > 0), importance_weights.detach().log()
+    outside, found = ~support, support.any()
+    highest = torch.where(found, advantages.masked_fill(outside, -torch.inf).amax(), 0.0)
+    return Centred(
+        advantages=(advantages - highest).masked_fill(outside, 0.0),
+        log_rho=log_rho.masked_fill(outside, -torch.inf).masked_fill(~found, 0.0),
         highest=highest,
-        log_count=selected.sum().clamp(min=1).to(advantages.dtype).log(),
-        support=support,
-        any=support.any(),
+        count=selected.sum().clamp(min=1),
+        outside=outside,
+        any=found,
     )
 
 
-def solve_temperature(
-    advantages: Float[Tensor, "T B"],
-    selected: Bool[Tensor, "T B"],
-    epsilon: float,
-    importance_weights: Float[Tensor, "T B"] | None = None,
-    iterations: int = 8,
-) -> Scalar:
+def solve_temperature(samples: Centred, epsilon: float, iterations: int = 6) -> Scalar:
     """The eta that minimises L_eta (Eq. 4) on this batch; not in the paper, which takes one gradient step.
 
     L_eta is convex and its slope is eps - KL(psi_eta), so KL is to meet eps. Newton's method on log KL against log eta,
     which is close to a straight line (KL ~ Var(A) / 2 eta^2), within a bracket that is halved where a step would leave
     it. Where no eta reaches the bound (all advantages equal) the smallest is returned, and psi is uniform.
     """
-    samples = _centre(
-        advantages.double(), selected, None if importance_weights is None else importance_weights.double()
-    )
-    centred, log_rho = samples.advantages.flatten(), samples.log_rho.flatten()
+    centred, log_rho = samples.advantages.double().flatten(), samples.log_rho.double().flatten()
     powers = torch.stack([torch.ones_like(centred), centred, centred.square()])
-    spread = (-centred).amax().clamp(min=1e-6)
-    log_eta = spread.log()
+    log_count = samples.count.double().log()
+    log_eta = centred.amin().neg().clamp(min=1e-6).log()
     low, high = log_eta - 20.0, log_eta + 20.0
     for _ in range(iterations):
         scale = (-log_eta).exp()
         # Sums of rho exp(A / eta), and of that times A and A^2; the highest A is 0, so nothing overflows.
         total, first, second = (powers @ torch.addcmul(log_rho, centred, scale).exp()).unbind()
         mean = scale * first / total
-        kl = mean - total.log() + samples.log_count
+        kl = mean - total.log() + log_count
         above = kl > epsilon
         low, high = torch.where(above, log_eta, low), torch.where(above, high, log_eta)
         # d KL / d log eta = -Var(A / eta) under psi.
@@ -184,7 +182,7 @@ def solve_temperature(
         # At the root, rounding may put the step a hair outside: bisecting then would throw it far away again.
         inside = (newton > low - 1e-9) & (newton < high + 1e-9)
         log_eta = torch.where(inside, newton, 0.5 * (low + high))
-    return log_eta.exp().to(advantages.dtype)
+    return log_eta.exp().to(samples.advantages.dtype)
 
 
 def m_step(
