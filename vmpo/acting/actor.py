@@ -16,7 +16,7 @@ from vmpo.distributions import PolicyFamily
 from vmpo.errors import UserError
 from vmpo.metrics import Stopwatch
 from vmpo.networks.agent import Agent, AgentInput, agent_inputs
-from vmpo.records import ContinuousActions, EnvSpec, EpisodeResult, Timestep, Trajectory, VectorEnv, Weights, tree_map
+from vmpo.records import ContinuousActions, EnvSpec, EpisodeResult, Trajectory, VectorEnv, Weights, tree_map
 from vmpo.signals import Stopped
 
 
@@ -52,6 +52,14 @@ class _Turn:
     inputs: AgentInput
     noise: Tensor
     """What the sample is made of; on the actor's device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Played:
+    """What counts for episodes and not for the learner, ``[T+1, B]``; the first timestep was counted before."""
+
+    scores: np.ndarray
+    ended: np.ndarray
 
 
 class Actor:
@@ -136,7 +144,7 @@ class Actor:
         arrays.versions.fill(self.version)
         arrays.actions[0] = self._action
         self._write(arrays, 0)
-        episodes: list[EpisodeResult] = []
+        played = _Played(scores=np.empty(slot.rewards.shape), ended=np.zeros(slot.rewards.shape, np.bool_))
         policies: list[Tensor] = []
         for t, turn in enumerate(self._turns(slot)):
             self.stopwatch.lap("rest")
@@ -147,9 +155,10 @@ class Actor:
             self._timestep = self.env.step(executed)
             self.stopwatch.lap("simulate")
             self._write(arrays, t + 1)
-            self._count(self._timestep, episodes)
+            played.scores[t + 1], played.ended[t + 1] = self._timestep.score, self._timestep.ended
         slot.behaviour.copy_(torch.stack(policies))
         self._action = arrays.actions[-1].copy()
+        episodes = self._count(played, arrays)
         self.stopwatch.lap("rest")
         return episodes
 
@@ -199,19 +208,24 @@ class Actor:
         ):
             column[t] = array
 
-    def _count(self, timestep: Timestep, episodes: list[EpisodeResult]) -> None:
-        self._episode_returns += timestep.score
-        self._episode_lengths += timestep.valid | timestep.ended
-        if not timestep.ended.any():
-            return
-        for index in np.flatnonzero(timestep.ended):
-            episodes.append(
-                EpisodeResult(
-                    task=self.env.spec.tasks[int(timestep.task[index])],
-                    episode_return=float(self._episode_returns[index]),
-                    length=int(self._episode_lengths[index]),
-                    env_index=int(index),
+    def _count(self, played: _Played, arrays: Any) -> list[EpisodeResult]:
+        """The episodes that ended within an unroll, in their order."""
+        episodes, counted, begin = [], arrays.valids | played.ended, 1
+        for t in map(int, np.flatnonzero(played.ended.any(axis=1))):
+            self._episode_returns += played.scores[begin : t + 1].sum(axis=0)
+            self._episode_lengths += counted[begin : t + 1].sum(axis=0)
+            for index in np.flatnonzero(played.ended[t]):
+                episodes.append(
+                    EpisodeResult(
+                        task=self.env.spec.tasks[int(arrays.tasks[t, index])],
+                        episode_return=float(self._episode_returns[index]),
+                        length=int(self._episode_lengths[index]),
+                        env_index=int(index),
+                    )
                 )
-            )
-        self._episode_returns[timestep.ended] = 0.0
-        self._episode_lengths[timestep.ended] = 0
+            self._episode_returns[played.ended[t]] = 0.0
+            self._episode_lengths[played.ended[t]] = 0
+            begin = t + 1
+        self._episode_returns += played.scores[begin:].sum(axis=0)
+        self._episode_lengths += counted[begin:].sum(axis=0)
+        return episodes

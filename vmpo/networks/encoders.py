@@ -277,10 +277,11 @@ class Encoder(nn.Module):
 
     def forward(self, observation: Observation) -> Float[Tensor, "N width"]:
         parts = [encode(observation[name]) for name, encode in zip(self.pixel_names, self.pixels, strict=True)]
-        if self.mlp is not None:
-            vector = self.vector(observation)
-            parts.append(self.mlp(vector if self.normaliser is None else self.normaliser(vector)))
-        parts += [encode(observation[name]) for name, encode in zip(self.text_names, self.texts, strict=True)]
+        if self.vector_names:
+            vector, normaliser, mlp = self.vector(observation), self.normaliser, self.mlp
+            parts.append(mlp(vector if normaliser is None else normaliser(vector)))  # type: ignore[misc]
+        if self.text_names:
+            parts += [encode(observation[name]) for name, encode in zip(self.text_names, self.texts, strict=True)]
         return _side_by_side(parts)
 
 
