@@ -93,13 +93,13 @@ def actor(workload: str, num_envs: int, games: str | None = None) -> Point:
 
 
 def training(workload: str) -> Point:
-    """Memory of a whole run."""
+    """Memory of a whole run: the learner's process and its actor's."""
     with tempfile.TemporaryDirectory() as folder:
         run = Run(bench.WORKLOADS[workload].config, RunDirectory(folder))
         for _ in range(5):
             run.advance()
         run.fleet.close()
-    return {"peak_mb": _peak_mb()}
+    return {"peak_mb": _peak_mb() + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024}
 
 
 SERIES: dict[str, dict[Any, tuple[Callable[..., Point], tuple[Any, ...], dict[str, Any]]]] = {
