@@ -207,7 +207,7 @@ class ActorConfig:
     num_actors: int = 1
     """Actor processes of the overlapping fleet."""
     queue_size: int = 2
-    """Finished unrolls that may wait for the learner."""
+    """Finished unrolls that may wait for the learner, beside the one that each actor is at."""
     lag: int = 0
     """Versions of the weights by which the actors are kept behind on purpose, to study importance weights."""
     device: str = "cpu"

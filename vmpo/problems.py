@@ -41,6 +41,7 @@ def problems(config: Config, replicas: int = 1) -> list[str]:
             ("run.threads", config.run.threads),
             ("run.evaluation_episodes", config.run.evaluation_episodes),
             ("actors.lag", actors.lag),
+            ("actors.queue_size", actors.queue_size),
         )
         if value < 0
     ]
@@ -116,7 +117,6 @@ POSITIVE = (
     "target_period",
     "num_envs",
     "num_actors",
-    "queue_size",
     "frames",
     "keep_checkpoints",
     "log_steps",

@@ -199,6 +199,8 @@ class OverlappingFleet(QueueingFleet):
             if answer.error is not None:
                 raise answer.error
             self._lent.append(slot)
+            # It goes on while the learner learns.
+            self._ask()
             batch = self._slots[slot]
             return Collected(batch=batch, episodes=answer.episodes, agent_steps=batch.behaviour[..., 0].numel())
         raise TimeoutError(f"no actor finished an unroll within {WAIT_SECONDS:.0f} s")

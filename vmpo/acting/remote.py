@@ -6,7 +6,6 @@ A request names the newest weights, one array in Ray's object store, which the a
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from collections import Counter
@@ -113,7 +112,7 @@ class RemoteFleet(QueueingFleet):
         self.actors: list[Actor] = []
         self._handles, self._own, self._safe_moment = (*handles, *others), len(handles), safe_moment
         self._borrowing = False
-        self._ahead = 1 + math.ceil(config.actors.queue_size / len(handles))
+        self._ahead = 1 + config.actors.queue_size // len(handles)
         self._asked: dict[Any, int] = {}
         """Requests, oldest first, and whose they are."""
         self._pending: Counter[int] = Counter()
@@ -157,6 +156,8 @@ class RemoteFleet(QueueingFleet):
             else:
                 self._resting.pop(index, None)
                 self._borrowing &= index >= self._own
+                # It goes on while the learner learns.
+                self._ask()
                 return self._received(unroll)
         raise TimeoutError(f"no actor finished an unroll within {WAIT_SECONDS:.0f} s")
 
