@@ -17,9 +17,9 @@ import torch
 from samples import CountingEnv, counting_actor, make_actor, new_slot, small_config
 
 from vmpo.acting.overlapping import OverlappingFleet, share_of_threads
-from vmpo.acting.shared import SharedTensors
 from vmpo.errors import MAIN_HINT, RunFailed
-from vmpo.records import Weights
+from vmpo.records import Weights, tree_map
+from vmpo.shared_memory import SharedArrays
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,14 +47,14 @@ def overlapping(**actors):
     return small_config(actors={"fleet": "overlapping", **actors})
 
 
-def test_shared_tensors_hold_every_shape_and_type():
+def test_shared_arrays_hold_every_shape_and_type():
     like = {
         "flag": torch.tensor([True, False, True]),
         "nothing": torch.zeros(0, 4),
         "inner": {"mean": torch.randn(3, dtype=torch.float64), "count": torch.tensor(7)},
         "image": torch.zeros(2, 3, dtype=torch.uint8),
     }
-    shared = SharedTensors(like)
+    shared = SharedArrays(tree_map(torch.Tensor.numpy, like))
     first, second = shared.tensors(), shared.tensors()
     first["flag"].copy_(like["flag"])
     first["inner"]["mean"].copy_(like["inner"]["mean"])

@@ -16,17 +16,18 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vmpo.acting.actor import Actor
 from vmpo.acting.faults import Faults, Report
 from vmpo.acting.local import WAIT_SECONDS, Collected, QueueingFleet
-from vmpo.acting.shared import SharedTensors, held
 from vmpo.config import Config
 from vmpo.errors import MAIN_HINT, RunFailed, UserError
 from vmpo.memory import keep_freed_memory
-from vmpo.records import EpisodeResult, Trajectory, Weights
+from vmpo.records import EpisodeResult, Trajectory, Weights, tree_map
+from vmpo.shared_memory import SharedArrays, held
 from vmpo.signals import Stopped
 
 POLL_SECONDS = 0.5
@@ -44,9 +45,9 @@ hence a function of a module or a ``functools.partial`` of one."""
 class Memory:
     """What the learner and its actors share."""
 
-    slots: list[SharedTensors[Trajectory]]
-    weights: SharedTensors[dict[str, Tensor]]
-    control: SharedTensors[dict[str, Tensor]]
+    slots: list[SharedArrays[Trajectory]]
+    weights: SharedArrays[dict[str, Any]]
+    control: SharedArrays[dict[str, Any]]
     """The ``version`` of the weights, and whether the fleet is ``closing``."""
     lock: Any
     """Of the weights and their version."""
@@ -126,19 +127,19 @@ class OverlappingFleet(QueueingFleet):
         super().__init__(config)
         self.actors: list[Actor] = []
         count, ahead = len(make_actors), config.actors.queue_size
-        control = {"version": torch.zeros(1, dtype=torch.int64), "closing": torch.zeros(1, dtype=torch.bool)}
+        arrays, tensors = tree_map(Tensor.numpy, slot), {k: x.cpu().numpy() for k, x in weights.tensors.items()}
         self._memory = Memory(
             # One in the hands of each actor, those that wait, and one batch with the learner.
-            slots=[SharedTensors(slot) for _ in range(count + ahead + self._unrolls_together)],
-            weights=SharedTensors(weights.tensors),
-            control=SharedTensors(control),
+            slots=[SharedArrays(arrays) for _ in range(count + ahead + self._unrolls_together)],
+            weights=SharedArrays(tensors),
+            control=SharedArrays({"version": np.zeros(1, np.int64), "closing": np.zeros(1, np.bool_)}),
             lock=multiprocessing.get_context("spawn").Lock(),
         )
         if config.learner.device.startswith("cuda"):
             for memory in self._memory.slots:
                 memory.pin()
         self._slots = [memory.tensors() for memory in self._memory.slots]
-        self._weights, self._control = self._memory.weights.tensors(), self._memory.control.tensors()
+        self._weights, self._control = self._memory.weights.tensors(), self._memory.control.arrays()
         self._free, self._lent = list(range(len(self._slots))), list[int]()
         self._ahead = 1 + -(-ahead // count)
         """Requests that each actor has: none is idle while the learner works."""
@@ -154,13 +155,13 @@ class OverlappingFleet(QueueingFleet):
         with held(self._memory.lock):
             for name, tensor in weights.tensors.items():
                 self._weights[name].copy_(tensor)
-            self._control["version"].fill_(weights.version)
+            self._control["version"][0] = weights.version
 
     def counts(self) -> dict[str, int]:
         return {"actors/lost_unrolls": self._lost}
 
     def close(self) -> None:
-        self._control["closing"].fill_(True)
+        self._control["closing"][0] = True
         for process in self._processes:
             process.leave()
         until = time.monotonic() + CLOSE_SECONDS
@@ -176,7 +177,7 @@ class OverlappingFleet(QueueingFleet):
         self._lent = []
 
     def _start(self, index: int) -> ActorProcess:
-        attempt = int(self._control["version"]) + self._faults.count
+        attempt = int(self._control["version"][0]) + self._faults.count
         return ActorProcess(index, self._make_actors[index], attempt, self._threads, self._memory)
 
     def _take(self) -> Collected:
@@ -248,9 +249,8 @@ def _serve(connection: Connection, make_actor: MakeActor, attempt: int, threads:
     torch.set_num_threads(threads)
     keep_freed_memory()
     slots = [shared.tensors() for shared in memory.slots]
-    weights, control = memory.weights.tensors(), memory.control.tensors()
-    # NumPy reads a single number in a tenth of torch's time.
-    version, closing = control["version"].numpy(), control["closing"].numpy()
+    weights, control = memory.weights.tensors(), memory.control.arrays()
+    version, closing = control["version"], control["closing"]
     faults: list[str] = []
 
     def safe_moment() -> None:

@@ -20,6 +20,7 @@ import numpy as np
 
 from vmpo.errors import MAIN_HINT, UserError
 from vmpo.records import ContinuousActions, EnvSpec, Observation, Timestep
+from vmpo.shared_memory import SharedArrays
 from vmpo.suites import arrivals
 from vmpo.suites.schedule import TaskSchedule
 
@@ -83,12 +84,13 @@ class WorkerEnv:
         self._resetting = np.zeros(num_envs, np.bool_)
         self._episode_steps = np.zeros(num_envs, np.int64)
         self._steps = 0
-        self._shared = Shared.allocate(spec, num_envs)
+        shared = SharedArrays(_arrays(spec, num_envs))
+        self._arrays = shared.arrays()
         context = multiprocessing.get_context("spawn")
         self._workers: list[Worker] = []
         try:
             for slots in np.array_split(np.arange(num_envs), min(num_envs, workers or os.cpu_count() or 1)):
-                self._workers.append(Worker(context, make_env, spec, self._shared, slots))
+                self._workers.append(Worker(context, make_env, spec, shared, slots))
         except BaseException:
             self.close()
             raise
@@ -99,12 +101,12 @@ class WorkerEnv:
         self._resetting = np.zeros(self.num_envs, np.bool_)
         self._episode_steps = np.zeros(self.num_envs, np.int64)
         self._steps = 0
-        arrays = self._shared.arrays()
+        arrays = self._arrays
         arrays.task[:] = self._schedule.assigned
         arrays.resetting[:] = True
         self._call("seed", arrivals.env_seeds(seed, self.num_envs))
         self._call("step")
-        return arrivals.opening(arrays.observation, self.num_envs, self._schedule.assigned.copy())
+        return arrivals.opening(dict(arrays.observation), self.num_envs, self._schedule.assigned.copy())
 
     def step(self, actions: np.ndarray) -> Timestep:
         self.send(actions)
@@ -112,7 +114,7 @@ class WorkerEnv:
 
     def send(self, actions: np.ndarray) -> None:
         """Let the workers go on with these actions."""
-        arrays = self._shared.arrays()
+        arrays = self._arrays
         arrays.action[:] = actions
         for index in np.flatnonzero(self._resetting):
             self._schedule.next_task(int(index))
@@ -124,7 +126,7 @@ class WorkerEnv:
     def receive(self) -> Timestep:
         """Wait for the arrivals of the actions that were sent."""
         self._wait()
-        arrays = self._shared.arrays()
+        arrays = self._arrays
         self._schedule.count()
         self._steps += 1
         self._episode_steps = np.where(self._resetting, 0, self._episode_steps + 1)
@@ -134,7 +136,7 @@ class WorkerEnv:
         if self._first_limits is not None:
             truncated |= (self._first_limits == self._steps) & ~arrays.terminated
         timestep = arrivals.next_step(
-            arrays.observation,
+            dict(arrays.observation),
             arrays.reward,
             arrays.terminated,
             truncated,
@@ -183,47 +185,28 @@ class Arrays:
     resetting: np.ndarray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
-    """Shared memory that survives being handed to a spawned process; ``arrays`` gives the views of it."""
+def _arrays(spec: EnvSpec, num_envs: int) -> Arrays:
+    def empty(*shape: int, dtype: Any) -> np.ndarray:
+        return np.zeros((num_envs, *shape), dtype)
 
-    blocks: dict[str, tuple[Any, tuple[int, ...], str]]
-
-    @classmethod
-    def allocate(cls, spec: EnvSpec, num_envs: int) -> Shared:
-        continuous = isinstance(spec.action, ContinuousActions)
-        layout: dict[str, tuple[tuple[int, ...], Any]] = {
-            f"observation/{name}": (part.shape, part.dtype) for name, part in spec.observation.items()
-        }
-        layout |= {
-            "action": ((spec.action.width,), np.float32 if continuous else np.int64),
-            "reward": ((), np.float32),
-            "terminated": ((), np.bool_),
-            "truncated": ((), np.bool_),
-            "task": ((), np.int64),
-            "resetting": ((), np.bool_),
-        }
-        context = multiprocessing.get_context("spawn")
-        blocks = {}
-        for name, (shape, dtype) in layout.items():
-            whole = (num_envs, *shape)
-            size = int(np.prod(whole)) * np.dtype(dtype).itemsize
-            blocks[name] = (context.RawArray("b", max(size, 1)), whole, np.dtype(dtype).str)
-        return cls(blocks=blocks)
-
-    def arrays(self) -> Arrays:
-        views = {
-            name: np.frombuffer(block, dtype=dtype, count=int(np.prod(shape))).reshape(shape)
-            for name, (block, shape, dtype) in self.blocks.items()
-        }
-        observation = {name.split("/", 1)[1]: view for name, view in views.items() if name.startswith("observation/")}
-        return Arrays(observation=observation, **{k: v for k, v in views.items() if not k.startswith("observation/")})
+    continuous = isinstance(spec.action, ContinuousActions)
+    return Arrays(
+        observation={name: empty(*part.shape, dtype=part.dtype) for name, part in spec.observation.items()},
+        action=empty(spec.action.width, dtype=np.float32 if continuous else np.int64),
+        reward=empty(dtype=np.float32),
+        terminated=empty(dtype=np.bool_),
+        truncated=empty(dtype=np.bool_),
+        task=empty(dtype=np.int64),
+        resetting=empty(dtype=np.bool_),
+    )
 
 
 class Worker:
     """The parent's end of one worker process."""
 
-    def __init__(self, context: Any, make_env: MakeEnv, spec: EnvSpec, shared: Shared, slots: np.ndarray) -> None:
+    def __init__(
+        self, context: Any, make_env: MakeEnv, spec: EnvSpec, shared: SharedArrays[Arrays], slots: np.ndarray
+    ) -> None:
         self.slots = [int(slot) for slot in slots]
         self._command, self._started, self._answered = "", False, False
         self._connection, theirs = context.Pipe()
@@ -280,7 +263,9 @@ class WorkerFault(RuntimeError):
     """A worker raised, or its process ended."""
 
 
-def _serve(connection: Connection, make_env: MakeEnv, tasks: tuple[str, ...], shared: Shared, slots: list[int]) -> None:
+def _serve(
+    connection: Connection, make_env: MakeEnv, tasks: tuple[str, ...], shared: SharedArrays[Arrays], slots: list[int]
+) -> None:
     """The worker's loop: obey until told to close or the parent is gone."""
     # Ctrl-C reaches the whole process group; the parent still needs its environments then, and closes them itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,15 +1,16 @@
-"""Tensors in memory that several processes of this machine share."""
+"""Arrays in memory that several processes of this machine share."""
 
 from __future__ import annotations
 
 import ctypes
+import math
 import multiprocessing
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from vmpo.records import tree_map
 
@@ -22,31 +23,32 @@ LOCK_SECONDS = 10.0
 """How long a lock may be held; it takes a copy of the weights."""
 
 
-class SharedTensors(Generic[Tree]):
-    """The tensors of a record or a dict, zeroed. May be handed to a process that is being spawned."""
+class SharedArrays(Generic[Tree]):
+    """The arrays of a record or a dict, zeroed. May be handed to a process that is being spawned."""
 
     def __init__(self, like: Tree) -> None:
         size = 0
 
-        def place(x: Tensor) -> tuple[int, tuple[int, ...], torch.dtype]:
+        def place(x: np.ndarray) -> tuple[int, tuple[int, ...], np.dtype]:
             nonlocal size
             offset, size = size, size + -(-x.nbytes // ALIGNMENT) * ALIGNMENT
-            return offset, tuple(x.shape), x.dtype
+            return offset, x.shape, x.dtype
 
         self._layout: Any = tree_map(place, like)
         self._block: Any = multiprocessing.get_context("spawn").RawArray("b", size + ALIGNMENT)
 
-    def tensors(self) -> Tree:
+    def arrays(self) -> Tree:
         """Views of the memory, in whichever process."""
 
-        def view(place: tuple[int, tuple[int, ...], torch.dtype]) -> Tensor:
+        def view(place: tuple[int, tuple[int, ...], np.dtype]) -> np.ndarray:
             offset, shape, dtype = place
-            count = torch.Size(shape).numel()
-            if count == 0:
-                return torch.empty(shape, dtype=dtype)
-            return torch.frombuffer(self._block, dtype=dtype, count=count, offset=offset).view(shape)
+            return np.frombuffer(self._block, dtype, math.prod(shape), offset).reshape(shape)
 
         return tree_map(view, self._layout)
+
+    def tensors(self) -> Any:
+        """The same as tensors."""
+        return tree_map(torch.from_numpy, self.arrays())
 
     def pin(self) -> None:
         """Let a GPU read it directly."""
