@@ -70,7 +70,9 @@ class Ready:
     def fleet(self, monkeypatch, handles, others=()):
         from vmpo.acting import remote
 
-        self._unroll = remote.Unroll(arrays=tree_map(torch.Tensor.numpy, self._slot), episodes=[], faults=[], fetched=0)
+        self._unroll = remote.Unroll(
+            arrays=tree_map(torch.Tensor.numpy, self._slot), episodes=[], faults=[], spent={}, fetched=0
+        )
         monkeypatch.setattr(remote, "ray", self)
         weights = Weights(version=0, tensors=self.actor.network.state_dict())
         return remote.RemoteFleet(small_config(), handles, weights, others=others)

@@ -180,9 +180,16 @@ def _ceiling(name: str, seconds: float) -> ceiling.Ceiling:
 
 
 def _window(run: Run, seconds: float) -> tuple[float, dict[str, float]]:
+    """Agent steps per second, and shares of the time: of this process and, apart from it, of an actor's."""
     run.stopwatch.reset()
-    steps, started = run.agent_steps, time.perf_counter()
+    steps, started, before = run.agent_steps, time.perf_counter(), run.fleet.counts()
     while time.perf_counter() - started < seconds:
         run.advance()
-    rate = (run.agent_steps - steps) / (time.perf_counter() - started)
-    return rate, run.stopwatch.shares()
+    taken = time.perf_counter() - started
+    after, count = run.fleet.counts(), run.config.actors.num_actors
+    actors = {
+        f"actor's {phase}": (after[name] - before[name]) / (taken * count)
+        for phase in ("simulate", "infer")
+        if (name := f"actors/{phase}_seconds") in after
+    }
+    return (run.agent_steps - steps) / taken, run.stopwatch.shares() | actors

@@ -68,6 +68,12 @@ class Stopwatch:
         finally:
             self.lap(self._open.pop())
 
+    def take(self) -> dict[str, float]:
+        """Seconds of each phase since the last reset, and reset."""
+        spent = dict(self._spent)
+        self.reset()
+        return spent
+
     def shares(self) -> dict[str, float]:
         """Share of the wall time of each phase; they sum to 1."""
         total = time.perf_counter() - self._began

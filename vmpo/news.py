@@ -17,7 +17,7 @@ class News:
     """Tracebacks of environments that were made anew."""
     skipped: list[dict[str, Any]] = field(default_factory=list)
     """Descriptions of batches whose update was left out."""
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, float] = field(default_factory=dict)
     """Of its fleet, since the process began."""
     stop: bool = False
     """A signal has come."""

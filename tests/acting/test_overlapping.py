@@ -89,6 +89,14 @@ def test_episodes_are_counted_once(make_fleet):
     assert sum(c.agent_steps for c in collected) == 10 * 24
 
 
+def test_the_time_of_the_actors_is_told_by_phase(make_fleet):
+    fleet, _ = make_fleet(overlapping(), delay=2e-3)
+    steps = sum(c.agent_steps for c in (fleet.collect() for _ in range(5))) // 4
+    counts = fleet.counts()
+    assert counts["actors/simulate_seconds"] >= 2e-3 * steps
+    assert counts["actors/infer_seconds"] > 0
+
+
 def test_actors_wait_for_a_learner_that_is_slow(make_fleet):
     """They fill the slots that there are, and no more: the rest of the data is of the newest weights."""
     fleet, tensors = make_fleet(overlapping(num_actors=2, queue_size=2))

@@ -6,6 +6,7 @@ makes several batches, which the learner then takes one after another; with ``le
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,6 +27,8 @@ class Collected:
     """Steps that were taken for it: none if the batch was waiting from an earlier unroll."""
     faults: list[str] = field(default_factory=list)
     """Tracebacks of environments in other processes that were made anew."""
+    spent: dict[str, float] = field(default_factory=dict)
+    """Seconds that actors in other processes spent on it, by phase."""
 
 
 class Fleet(Protocol):
@@ -40,7 +43,7 @@ class Fleet(Protocol):
 
     def publish(self, weights: Weights) -> None: ...
 
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, float]:
         """What the fleet counts of itself; those of all learner processes are added up."""
         ...
 
@@ -76,7 +79,7 @@ class SerialFleet:
     def publish(self, weights: Weights) -> None:
         self.actors[0].load(weights)
 
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, float]:
         return {}
 
     def close(self) -> None:
@@ -92,6 +95,7 @@ class QueueingFleet:
         self._batches_together = columns // config.learner.batch_size
         self._passes = config.learner.passes
         self._waiting: list[Trajectory] = []
+        self._spent: Counter[str] = Counter()
 
     @property
     def batches_waiting(self) -> bool:
@@ -102,6 +106,8 @@ class QueueingFleet:
             return Collected(batch=self._waiting.pop(0), episodes=[], agent_steps=0)
         self._release()
         unrolls = [self._take() for _ in range(self._unrolls_together)]
+        for unroll in unrolls:
+            self._spent.update(unroll.spent)
         self._waiting = split(concatenate([u.batch for u in unrolls]), self._batches_together) * self._passes
         return Collected(
             batch=self._waiting.pop(0),
@@ -110,8 +116,8 @@ class QueueingFleet:
             faults=[text for unroll in unrolls for text in unroll.faults],
         )
 
-    def counts(self) -> dict[str, int]:
-        return {}
+    def counts(self) -> dict[str, float]:
+        return {f"actors/{phase}_seconds": self._spent[phase] for phase in ("simulate", "infer", "rest")}
 
     def _release(self) -> None:
         """The learner needs the unrolls of the last batches no more."""

@@ -60,6 +60,8 @@ class Answer:
     episodes: list[EpisodeResult] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     """Tracebacks of environments that were made anew."""
+    spent: dict[str, float] = field(default_factory=dict)
+    """Seconds by phase, ``rest`` being mostly for the request."""
     error: Exception | None = None
     """Why it ends."""
 
@@ -157,8 +159,8 @@ class OverlappingFleet(QueueingFleet):
                 self._weights[name].copy_(tensor)
             self._control["version"][0] = weights.version
 
-    def counts(self) -> dict[str, int]:
-        return {"actors/lost_unrolls": self._lost}
+    def counts(self) -> dict[str, float]:
+        return {"actors/lost_unrolls": self._lost, **super().counts()}
 
     def close(self) -> None:
         self._control["closing"][0] = True
@@ -203,7 +205,8 @@ class OverlappingFleet(QueueingFleet):
             # It goes on while the learner learns.
             self._ask()
             batch = self._slots[slot]
-            return Collected(batch=batch, episodes=answer.episodes, agent_steps=batch.behaviour[..., 0].numel())
+            steps = batch.behaviour[..., 0].numel()
+            return Collected(batch=batch, episodes=answer.episodes, agent_steps=steps, spent=answer.spent)
         raise TimeoutError(f"no actor finished an unroll within {WAIT_SECONDS:.0f} s")
 
     def _ask(self) -> None:
@@ -266,7 +269,7 @@ def _serve(connection: Connection, make_actor: MakeActor, attempt: int, threads:
                 with held(memory.lock):
                     actor.load(Weights(version=int(version[0]), tensors=weights))
             episodes = actor.unroll(slots[slot])
-            _try_to_send(connection, Answer(episodes=episodes, faults=list(faults)))
+            _try_to_send(connection, Answer(episodes=episodes, faults=list(faults), spent=actor.stopwatch.take()))
             faults.clear()
     except Stopped:
         pass

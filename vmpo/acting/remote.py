@@ -43,6 +43,8 @@ class Unroll:
     arrays: Trajectory
     episodes: list[EpisodeResult]
     faults: list[str]
+    spent: dict[str, float]
+    """Seconds by phase."""
     fetched: int
     """Bytes of weights that were fetched for it."""
 
@@ -78,7 +80,13 @@ class RemoteActor:
             self._actor.load(Weights(version=version, tensors=unpacked(flat, self._actor.network.state_dict())))
         episodes = self._actor.unroll(self._slot)
         faults, self._faults = self._faults, []
-        return Unroll(arrays=tree_map(Tensor.numpy, self._slot), episodes=episodes, faults=faults, fetched=fetched)
+        return Unroll(
+            arrays=tree_map(Tensor.numpy, self._slot),
+            episodes=episodes,
+            faults=faults,
+            spent=self._actor.stopwatch.take(),
+            fetched=fetched,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,9 +133,9 @@ class RemoteFleet(QueueingFleet):
     def publish(self, weights: Weights) -> None:
         self._version, self._array = weights.version, ray.put(packed(weights.tensors))
 
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, float]:
         lost = sum(index < self._own for index in self._resting)
-        return {"actors/present": self._own - lost, **self._counts}
+        return {"actors/present": self._own - lost, **self._counts, **super().counts()}
 
     def close(self) -> None:
         self._asked.clear()
@@ -193,6 +201,7 @@ class RemoteFleet(QueueingFleet):
             episodes=unroll.episodes,
             agent_steps=batch.behaviour[..., 0].numel(),
             faults=unroll.faults,
+            spent=unroll.spent,
         )
 
 
