@@ -32,7 +32,7 @@ def test_without_ray_one_line_names_the_extra(monkeypatch, capsys):
         monkeypatch.delitem(sys.modules, module, raising=False)
     for command in (["train", "cartpole", "--cluster.address", "local"], ["sweep", "cartpole"]):
         assert main(command) == 2
-        assert capsys.readouterr().err == "vmpo: ray is not installed; install it with: pip install 'vmpo[ray]'\n"
+        assert capsys.readouterr().err == "vmpo: ray is not installed; install it with: pip install -e '.[ray]'\n"
 
 
 def test_impossible_numbers_of_processes_are_named():

@@ -52,7 +52,7 @@ def test_a_package_that_is_not_there_is_missing_with_the_command_that_installs_i
     examined = examine()
     findings = by_name(examined)
     assert findings["extra atari"].status == "missing"
-    assert findings["extra atari"].detail == "no ale_py; pip install 'vmpo[atari]'"
+    assert findings["extra atari"].detail == "no ale_py; pip install -e '.[atari]'"
     assert findings["extra video"].status == "ok"
     assert "simulator atari" not in findings, "what is not installed is not started"
     assert examined.sound

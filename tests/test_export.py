@@ -176,4 +176,4 @@ def test_without_onnx_the_extra_is_named(tmp_path, monkeypatch, capsys):
     hidden = lambda name: None if name == "onnxscript" else find(name)  # noqa: E731
     monkeypatch.setattr(exporting.importlib.util, "find_spec", hidden)
     assert main(["export", "run", str(tmp_path / "agent.onnx")]) == 2
-    assert capsys.readouterr().err == "vmpo: onnxscript is not installed; install it with: pip install 'vmpo[export]'\n"
+    assert capsys.readouterr().err == "vmpo: onnxscript is not installed; install it with: pip install -e '.[export]'\n"

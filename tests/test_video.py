@@ -377,7 +377,7 @@ def test_an_encoder_that_refuses_says_why(tmp_path):
 def test_without_the_encoder_the_extra_is_named_before_anything_is_done(counting, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("vmpo.movie.importlib.util.find_spec", lambda name: None)
     assert main(["watch", str(counting), "--trust", "--out", str(tmp_path / "video.gif")]) == 2
-    expected = "vmpo: imageio-ffmpeg is not installed; install it with: pip install 'vmpo[video]'\n"
+    expected = "vmpo: imageio-ffmpeg is not installed; install it with: pip install -e '.[video]'\n"
     assert capsys.readouterr().err == expected
     assert main(["train", *SMALL, "--run.video-seconds", "1", "--directory", str(tmp_path / "new")]) == 2
     assert capsys.readouterr().err == expected

@@ -362,6 +362,13 @@ def _print_evaluation(summary: dict[str, Any], as_json: bool, how: str) -> None:
             f"{how} evaluation: {summary['mean_return']:.2f} +- {summary['std_return']:.2f} "
             f"over {summary['episodes']} episodes"
         )
+    if "unfinished" in summary:
+        from vmpo.acting.evaluate import LONGEST_EPISODE
+
+        print(
+            f"{summary['unfinished']} of the episodes did not end within {LONGEST_EPISODE:,} steps and count as far as "
+            "they got; --env.max-episode-steps sets a limit"
+        )
     for name, value in summary.get("score", {}).items():
         print(f"human-normalised {name.replace('_', ' ')}: {value:.2f}")
 

@@ -30,7 +30,7 @@ GIGABYTE = 1024**3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extra:
-    """What ``pip install 'vmpo[NAME]'`` installs, by import name, and an environment that shows whether it works."""
+    """What ``pip install -e '.[NAME]'`` installs, by import name, and an environment that shows whether it works."""
 
     modules: tuple[str, ...]
     """Import names, each of a distribution of that name but for hyphens."""
@@ -118,7 +118,7 @@ def _devices() -> Finding:
 def _extra(name: str, extra: Extra) -> Finding:
     absent = [module for module in extra.modules if importlib.util.find_spec(module) is None]
     if absent:
-        install = extra.install or f"pip install 'vmpo[{name}]'"
+        install = extra.install or f"pip install -e '.[{name}]'"
         return Finding(name=f"extra {name}", status="missing", detail=f"no {', '.join(absent)}; {install}")
     return Finding(name=f"extra {name}", status="ok", detail=", ".join(map(_version, extra.modules)))
 

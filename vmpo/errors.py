@@ -29,4 +29,4 @@ def unknown(what: str, given: str, known: Iterable[str]) -> UserError:
 
 def missing_extra(package: str, extra: str) -> UserError:
     """An error for an optional dependency that is not installed."""
-    return UserError(f"{package} is not installed; install it with: pip install 'vmpo[{extra}]'")
+    return UserError(f"{package} is not installed; install it with: pip install -e '.[{extra}]'")

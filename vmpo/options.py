@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import tyro
@@ -25,13 +25,16 @@ class Sections:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(Sections):
+    """Short forms: --env ID or SUITE:ID, --frames N for --run.frames, --seed S for --run.seed."""
+
     directory: str | None = None
     """Run directory; by default runs/PRESET-DATE-TIME."""
     quiet: bool = False
     """Print nothing while training."""
     json: bool = False
     """Print the result as one JSON object on the last line of standard output."""
-    cluster: ClusterConfig = ClusterConfig()  # noqa: RUF009
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    """Where the run is computed; without an address, in this process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +63,8 @@ class ResumeOptions:
     """Print nothing while training."""
     json: bool = False
     """Print the result as one JSON object on the last line of standard output."""
-    cluster: ClusterConfig = ClusterConfig()  # noqa: RUF009
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    """Where the run is computed; without an address, in this process."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,6 +90,18 @@ def test_evaluation_takes_a_set_number_of_episodes_from_each_environment():
     assert result.summary()["mean_return"] == pytest.approx(expected)
 
 
+def test_an_episode_that_does_not_end_is_cut_and_told(monkeypatch):
+    from vmpo.acting import evaluate as module
+
+    monkeypatch.setattr(module, "LONGEST_EPISODE", 60)
+    result = evaluate(make_actor(CountingEnv([2, 1000, 40, 40]), small_config(), greedy=True), episodes=8)
+    assert sorted(e.env_index for e in result.episodes) == [0, 0, 1, 2, 2, 3, 3]
+    (cut,) = (e for e in result.episodes if e.env_index == 1)
+    assert cut.length == 64
+    assert cut.episode_return == 64 * 65 / 2
+    assert result.summary()["unfinished"] == 1
+
+
 def test_a_greedy_actor_repeats_itself_and_a_sampling_one_does_not():
     config = small_config()
     slots = {}

@@ -222,18 +222,24 @@ class Actor:
         for t in map(int, np.flatnonzero(played.ended.any(axis=1))):
             self._episode_returns += played.scores[begin : t + 1].sum(axis=0)
             self._episode_lengths += counted[begin : t + 1].sum(axis=0)
-            for index in np.flatnonzero(played.ended[t]):
-                episodes.append(
-                    EpisodeResult(
-                        task=self.env.spec.tasks[int(arrays.tasks[t, index])],
-                        episode_return=float(self._episode_returns[index]),
-                        length=int(self._episode_lengths[index]),
-                        env_index=int(index),
-                    )
-                )
+            episodes += [self._episode(index, arrays.tasks[t]) for index in np.flatnonzero(played.ended[t])]
             self._episode_returns[played.ended[t]] = 0.0
             self._episode_lengths[played.ended[t]] = 0
             begin = t + 1
         self._episode_returns += played.scores[begin:].sum(axis=0)
         self._episode_lengths += counted[begin:].sum(axis=0)
         return episodes
+
+    def running(self, at_least: int) -> list[EpisodeResult]:
+        """The episodes that have not ended after so many steps, as far as they got."""
+        return [
+            self._episode(index, self._timestep.task) for index in np.flatnonzero(self._episode_lengths >= at_least)
+        ]
+
+    def _episode(self, index: int, tasks: np.ndarray) -> EpisodeResult:
+        return EpisodeResult(
+            task=self.env.spec.tasks[int(tasks[index])],
+            episode_return=float(self._episode_returns[index]),
+            length=int(self._episode_lengths[index]),
+            env_index=int(index),
+        )

@@ -14,10 +14,15 @@ from vmpo.scores import benchmark_of
 UNROLL_LENGTH = 32
 """Steps between two looks at which episodes have ended."""
 
+LONGEST_EPISODE = 100_000
+"""Steps after which an episode counts as far as it got: some environments have no time limit of their own."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationResult:
     episodes: tuple[EpisodeResult, ...]
+    unfinished: int = 0
+    """How many of them were cut."""
 
     def summary(self) -> dict[str, Any]:
         """Mean and deviation of the returns; per task too, where there are several; scores, where a suite has them."""
@@ -34,6 +39,8 @@ class EvaluationResult:
             overall["score"] = benchmark.summary({task: values["mean_return"] for task, values in tasks.items()})
         if len(tasks) > 1:
             overall["tasks"] = tasks
+        if self.unfinished:
+            overall["unfinished"] = self.unfinished
         return overall
 
 
@@ -46,7 +53,7 @@ def evaluate(actor: Actor, episodes: int) -> EvaluationResult:
     """Play ``episodes`` episodes of each task.
 
     Each environment contributes the first ones that it starts, in a number set beforehand: taking whichever ends first
-    would favour short episodes.
+    would favour short episodes. An environment whose episode does not end contributes no more than that one.
     """
     num_envs, num_tasks = actor.env.num_envs, len(actor.env.spec.tasks)
     assert num_envs % num_tasks == 0, "an environment must not change its task"
@@ -55,12 +62,18 @@ def evaluate(actor: Actor, episodes: int) -> EvaluationResult:
     wanted[: num_tasks * (episodes % each)] += 1
     slot = allocate(actor.env.spec, actor.family, actor.network, UNROLL_LENGTH, num_envs, pin=False)
     results: list[EpisodeResult] = []
+    unfinished = 0
     while wanted.any():
         for episode in actor.unroll(slot):
             if wanted[episode.env_index]:
                 wanted[episode.env_index] -= 1
                 results.append(episode)
-    return EvaluationResult(episodes=tuple(results))
+        for episode in actor.running(LONGEST_EPISODE):
+            if wanted[episode.env_index]:
+                wanted[episode.env_index] = 0
+                results.append(episode)
+                unfinished += 1
+    return EvaluationResult(episodes=tuple(results), unfinished=unfinished)
 
 
 def _statistics(returns: list[float]) -> dict[str, Any]:
