@@ -76,7 +76,12 @@ def random_unrolls(learner: Learner, seed: int, resets: bool = True) -> Trajecto
         k: 0.5 * normal(*v.shape) if v.is_floating_point() else v
         for k, v in learner.target.initial_state(batch).items()
     }
-    observations = {"vector": normal(steps, batch, 5)}
+    observations = {
+        name: normal(steps, batch, *part.shape)
+        if part.kind == "vector"
+        else torch.randint(256, (steps, batch, *part.shape), generator=generator, dtype=torch.uint8)
+        for name, part in spec.observation.items()
+    }
     rewards, tasks = (
         normal(steps, batch),
         torch.randint(len(spec.tasks), (batch,), generator=generator).expand(steps, batch),

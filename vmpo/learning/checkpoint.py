@@ -212,12 +212,13 @@ def restore(learner: Learner, checkpoint: Checkpoint) -> None:
         module.load_state_dict({name: tensors[f"{prefix}.{name}"] for name in module.state_dict()})
     learner.statistics = popart_statistics(checkpoint, learner.statistics)
     for name, parameter in _named_parameters(learner).items():
-        expected = {f"adam.{name}.{key}": parameter for key in ("exp_avg", "exp_avg_sq")}
-        expected[f"adam.{name}.step"] = torch.zeros(())
-        if any(key in tensors for key in expected):
-            check_fit(expected, tensors)
+        step = torch.zeros((), device=parameter.device)
+        expected = {"exp_avg": parameter.detach(), "exp_avg_sq": parameter.detach(), "step": step}
+        if any(f"adam.{name}.{key}" in tensors for key in expected):
+            check_fit({f"adam.{name}.{key}": like for key, like in expected.items()}, tensors)
+            # In the memory order of the parameter: the fused optimiser goes through both as they lie.
             learner.optimiser.state[parameter] = {
-                key.rpartition(".")[2]: tensors[key].to(parameter.device, torch.float32) for key in expected
+                key: torch.empty_like(like).copy_(tensors[f"adam.{name}.{key}"]) for key, like in expected.items()
             }
     learner.learner_step = int(checkpoint.progress["learner_step"])
     learner.version = int(checkpoint.progress["version"])
