@@ -18,8 +18,10 @@ from samples import env_spec, new_learner, random_unrolls, small_config
 import vmpo
 from vmpo.errors import UserError
 from vmpo.learning import checkpoint
+from vmpo.learning.learner import Learner
 from vmpo.records import ArraySpec
 from vmpo.run_directory import RunDirectory
+from vmpo.signals import Stopped
 from vmpo.train import Run
 
 
@@ -110,6 +112,29 @@ def test_saving_loading_and_stepping_is_bitwise_equal(tmp_path, pixels):
         assert all(torch.equal(torch.as_tensor(first[name]), torch.as_tensor(second[name])) for name in first)
     for a, b in zip(straight.online.parameters(), restored.online.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_a_run_that_is_stopped_within_an_unroll_goes_on_in_step_with_its_targets(tmp_path, monkeypatch):
+    config = small_config(
+        actors={"num_envs": 8}, learner={"passes": 2, "target_period": 4}, run={"frames": 480, "log_steps": 1}
+    )
+    assert config.updates_per_unroll == 4
+    update = Learner.update
+
+    def stopped(learner, *arguments, **options):
+        if learner.learner_step == 5:
+            raise Stopped
+        return update(learner, *arguments, **options)
+
+    monkeypatch.setattr(Learner, "update", stopped)
+    assert not vmpo.train(config, tmp_path, quiet=True).finished
+    progress = checkpoint.latest(tmp_path / "checkpoints").progress
+    assert (progress["learner_step"], progress["version"], progress["agent_steps"]) == (8, 2, 96)
+    monkeypatch.setattr(Learner, "update", update)
+    vmpo.resume(tmp_path, quiet=True)
+    written = lines(tmp_path / "metrics.jsonl")
+    assert written[-1]["learner_step"] == 40
+    assert {line["policy_lag"] for line in written} == {0.0}
 
 
 def test_only_the_newest_checkpoints_are_kept(tmp_path):

@@ -91,7 +91,9 @@ def make_fleet(
     length, num_envs = config.learner.unroll_length, config.actors.num_envs
     slot = allocate(learner.spec, learner.family, learner.target, length, num_envs, pin=False)
     makers = [partial(distant_actor, config, first + index) for index in range(config.actors.num_actors)]
-    return OverlappingFleet(config, makers, slot, weights, report=report, safe_moment=safe_moment)
+    return OverlappingFleet(
+        config, makers, slot, weights, report=report, safe_moment=safe_moment, since=learner.learner_step
+    )
 
 
 def actor_seed(config: Config, index: int, since: int) -> int:

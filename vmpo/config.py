@@ -256,8 +256,11 @@ class Config:
     @property
     def acting_period(self) -> int:
         """Learner steps between two changes of the acting weights: T_target, or all updates of an unroll."""
-        if self.loss.algorithm == "vmpo":
-            return self.learner.target_period
+        return self.learner.target_period if self.loss.algorithm == "vmpo" else self.updates_per_unroll
+
+    @property
+    def updates_per_unroll(self) -> int:
+        """Learner steps on what is collected at a time."""
         return max(1, self.actors.num_envs // self.learner.batch_size) * self.learner.passes
 
 

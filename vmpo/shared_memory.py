@@ -6,7 +6,7 @@ import ctypes
 import math
 import multiprocessing
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -63,4 +63,6 @@ def held(lock: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        lock.release()
+        # Another one that did not wait for longer may have let go already.
+        with suppress(ValueError):
+            lock.release()

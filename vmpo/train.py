@@ -262,7 +262,7 @@ class Run:
             display = self.around.display or make_display(self.config.run.frames, title, quiet=quiet or not first)
             open_until_the_end.enter_context(display)
             try:
-                self.learner.agree()
+                self._agree()
                 self._tell(lambda callback: callback.on_start(self))
                 finished = self._loop(display)
             except Stopped:
@@ -275,6 +275,7 @@ class Run:
                 finished = False
             except RunFailed:
                 if first:
+                    self.learner.give_up_unroll()
                     self._try_to_save()
                 raise
             finally:
@@ -282,6 +283,7 @@ class Run:
                     self._write([self.news])
                     self._show_notes(display)
             if first:
+                self.learner.give_up_unroll()
                 display.note(f"checkpoint: {self.save()}")
         evaluation = None
         if self.config.run.evaluation_episodes and finished and first:
@@ -298,6 +300,13 @@ class Run:
         )
         self._tell(lambda callback: callback.on_end(self, result))
         return result
+
+    def _agree(self) -> None:
+        """Let all processes begin with the same networks, and act by them."""
+        if self.replicas.count > 1:
+            self.learner.agree()
+            self.outgoing[-1] = self.learner.weights()
+            self.fleet.publish(self.outgoing[0])
 
     def _loop(self, display: Display) -> bool:
         """Collect and update until the last frame (True) or a signal (False); log, and save, at intervals.

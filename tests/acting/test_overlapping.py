@@ -16,6 +16,7 @@ import pytest
 import torch
 from samples import CountingEnv, counting_actor, make_actor, new_slot, small_config
 
+from vmpo.acting import faults
 from vmpo.acting.overlapping import OverlappingFleet, share_of_threads
 from vmpo.errors import MAIN_HINT, RunFailed
 from vmpo.records import Weights, tree_map
@@ -151,12 +152,49 @@ def test_too_many_losses_end_the_run(make_fleet):
             pass
 
 
+def test_a_loss_now_and_then_does_not_end_the_run(make_fleet, monkeypatch):
+    monkeypatch.setattr(faults, "WINDOW", 3)
+    reports = []
+    fleet, _ = make_fleet(overlapping(max_faults=1), report=reports.append)
+    for _ in range(3):
+        for _ in collected(fleet, 6):
+            pass
+        os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+    fleet.collect()
+    assert len(reports) >= 2
+
+
 @pytest.mark.parametrize(
     ("threads", "num_actors", "expected"), [(2, 1, (1, 1)), (8, 1, (4, 4)), (8, 3, (2, 2)), (2, 4, (1, 1))]
 )
 def test_cores_are_shared_between_actors_and_learner(monkeypatch, threads, num_actors, expected):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     assert share_of_threads(overlapping(num_actors=num_actors)) == expected
+
+
+def test_a_closed_fleet_gives_its_threads_back(make_fleet):
+    before = torch.get_num_threads()
+    fleet, _ = make_fleet(overlapping())
+    fleet.close()
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("batch_size", [2, 4, 8])
+def test_a_batch_stays_as_it_is_while_the_learner_has_it(make_fleet, batch_size, passes):
+    """Though the actors go on meanwhile, and an unroll of four makes two batches, one, or half of one."""
+    config = small_config(actors={"fleet": "overlapping"}, learner={"batch_size": batch_size, "passes": passes})
+    fleet, _ = make_fleet(config)
+    ends = []
+    for _ in range(8):
+        batch = fleet.collect().batch
+        seen = tree_map(torch.clone, batch)
+        time.sleep(0.03)
+        assert torch.equal(batch.rewards, seen.rewards)
+        assert torch.equal(batch.observations["vector"], seen.observations["vector"])
+        ends.append(float(batch.rewards[-1].max()))
+    assert ends == sorted(ends)
+    assert len(set(ends)) == 8 * batch_size // (4 * passes) if batch_size <= 4 else 4
 
 
 def test_actors_end_with_a_learner_that_is_killed(tmp_path):

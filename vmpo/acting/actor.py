@@ -236,7 +236,7 @@ class Actor:
             self._episode(index, self._timestep.task) for index in np.flatnonzero(self._episode_lengths >= at_least)
         ]
 
-    def _episode(self, index: int, tasks: np.ndarray) -> EpisodeResult:
+    def _episode(self, index: np.integer, tasks: np.ndarray) -> EpisodeResult:
         return EpisodeResult(
             task=self.env.spec.tasks[int(tasks[index])],
             episode_return=float(self._episode_returns[index]),

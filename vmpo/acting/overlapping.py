@@ -124,8 +124,9 @@ class OverlappingFleet(QueueingFleet):
         *,
         report: Report,
         safe_moment: Callable[[], None] = lambda: None,
+        since: int = 0,
     ) -> None:
-        """``slot`` is like the unrolls that the actors will make."""
+        """``slot`` is like the unrolls that the actors will make; ``since`` tells a run that goes on from its start."""
         super().__init__(config)
         self.actors: list[Actor] = []
         count, ahead = len(make_actors), config.actors.queue_size
@@ -148,6 +149,7 @@ class OverlappingFleet(QueueingFleet):
         self._asked = self._lost = 0
         self._make_actors, self._report, self._safe_moment = make_actors, report, safe_moment
         self._faults = Faults(config.actors.max_faults, report)
+        self._since, self._threads_before = since, torch.get_num_threads()
         self._threads, learner_threads = share_of_threads(config)
         torch.set_num_threads(learner_threads)
         self._processes: list[ActorProcess] = []
@@ -170,6 +172,7 @@ class OverlappingFleet(QueueingFleet):
         for process in self._processes:
             process.close(until)
         self._processes = []
+        torch.set_num_threads(self._threads_before)
 
     def _release(self) -> None:
         # Not before the first batch is asked for: until then a resumed run sets weights.
@@ -179,7 +182,7 @@ class OverlappingFleet(QueueingFleet):
         self._lent = []
 
     def _start(self, index: int) -> ActorProcess:
-        attempt = int(self._control["version"][0]) + self._faults.count
+        attempt = self._since + 104_729 * self._faults.count
         return ActorProcess(index, self._make_actors[index], attempt, self._threads, self._memory)
 
     def _take(self) -> Collected:
@@ -201,6 +204,7 @@ class OverlappingFleet(QueueingFleet):
                 self._report(text)
             if answer.error is not None:
                 raise answer.error
+            self._faults.unrolled()
             self._lent.append(slot)
             # It goes on while the learner learns.
             self._ask()

@@ -53,7 +53,7 @@ class RemoteActor:
     """The inside of an actor's process. Its environments start with the first request."""
 
     def __init__(self, config: Config, make_actor: Callable[[int, Report], Actor], make_spec: Callable[[], EnvSpec]):
-        """``make_actor`` is given the version of the first weights: one that was restarted plays new episodes."""
+        """``make_actor`` is given a number that differs between starts: one that was restarted plays new episodes."""
         self._config, self._make_actor, self._make_spec = config, make_actor, make_spec
         self._actor: Actor | None = None
         self._held = ""
@@ -70,7 +70,8 @@ class RemoteActor:
     def unroll(self, version: int, array: list[Any]) -> Unroll:
         """The next unroll, with the weights of that version; ``array`` holds a reference to them."""
         if self._actor is None:
-            actor = self._actor = self._make_actor(version, lambda text: self._faults.append(text))
+            start = time.time_ns() % 2**31
+            actor = self._actor = self._make_actor(start, lambda text: self._faults.append(text))
             length = self._config.learner.unroll_length
             self._slot = allocate(actor.env.spec, actor.family, actor.network, length, actor.env.num_envs, pin=False)
         fetched = 0

@@ -98,11 +98,19 @@ class Learner:
         else:
             self._skip(batch, metrics, temperature)
         metrics["skipped_updates"] = torch.tensor(self.skipped)
+        metrics["target_age"] = torch.tensor(float((self.learner_step + 1) % self.config.acting_period))
+        self._count()
+        return metrics | self._statistics_metrics()
+
+    def give_up_unroll(self) -> None:
+        """Count the updates that are left of an unroll without making them: targets stay in step with unrolls."""
+        while self.learner_step % self.config.updates_per_unroll:
+            self._count()
+
+    def _count(self) -> None:
         self.learner_step += 1
-        metrics["target_age"] = torch.tensor(float(self.learner_step % self.config.acting_period))
         if self.learner_step % self.config.acting_period == 0:
             self._replace_target()
-        return metrics | self._statistics_metrics()
 
     def _skip(self, batch: Trajectory, metrics: dict[str, Tensor], temperature: Tensor) -> None:
         """Leave everything as it was before a batch whose loss or gradient is not finite, and describe that batch."""

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -88,6 +89,7 @@ class WorkerEnv:
         self._arrays = shared.arrays()
         context = multiprocessing.get_context("spawn")
         self._workers: list[Worker] = []
+        self._finish = Finalize(self, _close, (self._workers,), exitpriority=1)
         try:
             for slots in np.array_split(np.arange(num_envs), min(num_envs, workers or os.cpu_count() or 1)):
                 self._workers.append(Worker(context, make_env, spec, shared, slots))
@@ -151,9 +153,7 @@ class WorkerEnv:
         return self._workers[0].receive()
 
     def close(self) -> None:
-        for worker in self._workers:
-            worker.close()
-        self._workers = []
+        self._finish()
 
     def _call(self, command: str, seeds: Sequence[int] = ()) -> None:
         for worker in self._workers:
@@ -170,6 +170,13 @@ class WorkerEnv:
                 errors.append(error)
         if errors:
             raise errors[0]
+
+
+def _close(workers: list[Worker]) -> None:
+    """At the latest at the end of the process, before multiprocessing ends its children by a signal they ignore."""
+    for worker in workers:
+        worker.close()
+    workers.clear()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,8 +274,9 @@ def _serve(
     connection: Connection, make_env: MakeEnv, tasks: tuple[str, ...], shared: SharedArrays[Arrays], slots: list[int]
 ) -> None:
     """The worker's loop: obey until told to close or the parent is gone."""
-    # Ctrl-C reaches the whole process group; the parent still needs its environments then, and closes them itself.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Signals reach the whole process group; the parent still needs its environments then, and closes them itself.
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, signal.SIG_IGN)
     arrays = shared.arrays()
     players = {slot: Player(make_env, tasks) for slot in slots}
     try:
