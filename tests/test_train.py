@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -151,6 +153,32 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path):
     other = new_learner(small_config(agent={"hidden": (17,)}))
     with pytest.raises(UserError, match="does not fit the configuration"):
         checkpoint.restore(other, checkpoint.latest(tmp_path))
+
+
+def test_a_signal_to_the_whole_group_stops_a_run_with_its_workers(tmp_path):
+    """As timeout, systemd and schedulers send it: simulators in worker processes hear it too."""
+    command = [
+        sys.executable,
+        "-m",
+        "vmpo",
+        "train",
+        "cartpole",
+        "--env.simulator-threads",
+        "2",
+        "--frames",
+        "10000000",
+    ]
+    command += ["--directory", str(tmp_path / "run"), "--quiet", "--run.log-seconds", "0.1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    while not metrics.exists() or not metrics.read_text():
+        assert process.poll() is None
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGTERM)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "stopped at" in output
+    assert not (tmp_path / "run" / "faults.log").exists()
 
 
 def test_a_signal_saves_and_stops_and_the_run_can_be_resumed(tmp_path):
