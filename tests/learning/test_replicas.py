@@ -49,7 +49,7 @@ def recorded(name, sections, num_updates=5):
         if name == "global, exact, stale":
             # Old data in the second half alone, so that the two processes disagree on whether theirs is the target's.
             batch.versions[2:] -= 1
-            batch.behaviour[:, 2:] += torch.randn(
+            batch.behaviour[:, 2:] += 0.02 * torch.randn(
                 batch.behaviour[:, 2:].shape, generator=torch.Generator().manual_seed(seed)
             )
         batches.append(batch)
