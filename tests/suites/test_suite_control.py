@@ -234,7 +234,7 @@ def test_an_unknown_task_is_answered_by_the_closest() -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"pip install 'vmpo\[control\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '\.\[control\]'"):
         control.make(EnvConfig(suite="control", id="humanoid-run"), 1, seed=0)
 
 

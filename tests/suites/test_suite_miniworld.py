@@ -386,7 +386,7 @@ def test_several_levels_play_in_worker_processes() -> None:
 
 def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"pip install 'vmpo\[miniworld\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '\.\[miniworld\]'"):
         make_suite(EnvConfig(suite="miniworld", id="all"), 2, seed=0)
 
 
