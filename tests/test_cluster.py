@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -211,8 +212,8 @@ class Watched:
         self.wait(newer, f"progress after {what}")
 
 
-def processes(title, node=None):
-    """Ray's processes of a title, of one node or of all."""
+def processes(title, node=None, *, without=()):
+    """Ray's processes of a title, of one node or of all on this machine."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -221,36 +222,42 @@ def processes(title, node=None):
                 parent = int(folder.joinpath("stat").read_text().rpartition(")")[2].split()[1])
             except (OSError, ValueError):
                 continue
-            if named and (node is None or parent == node.all_processes["raylet"][0].process.pid):
+            if (
+                named
+                and int(folder.name) not in without
+                and (node is None or parent == node.all_processes["raylet"][0].process.pid)
+            ):
                 found.append(int(folder.name))
     return sorted(found)
 
 
 def test_training_survives_lost_actors_nodes_and_learners(simulated, tmp_path):
     """Kill an actor, kill a node with two actors, add a node, kill a learner; then stop, and count."""
+    # Others may use Ray on this machine too.
+    ours = partial(processes, without=set(processes("")))
     other = simulated.add_node(num_cpus=4, **LOOPBACK)
     watched = Watched(simulated, tmp_path / "run", "--cluster.actors", "4", "--cluster.learners", "2")
     try:
         watched.wait_for_progress("the start")
-        assert len(processes("RemoteActor")) == 4
-        assert len(processes("RemoteActor", other)) == 2
+        assert len(ours("RemoteActor")) == 4
+        assert len(ours("RemoteActor", other)) == 2
 
-        os.kill(processes("RemoteActor")[0], signal.SIGKILL)
+        os.kill(ours("RemoteActor")[0], signal.SIGKILL)
         # Seen here, whichever learner it worked for: later the lines may be taken back to a checkpoint before it.
         watched.wait(lambda: watched.lines()[-1]["actors/lost_unrolls"] > 0, "the loss of an actor being counted")
         watched.wait_for_progress("the loss of an actor")
-        watched.wait(lambda: len(processes("RemoteActor")) == 4, "the restart of an actor")
+        watched.wait(lambda: len(ours("RemoteActor")) == 4, "the restart of an actor")
 
         simulated.remove_node(other, allow_graceful=False)
         watched.wait_for_progress("the loss of a node")
-        watched.wait(lambda: len(processes("RemoteActor")) == 2, "the end of its actors")
+        watched.wait(lambda: len(ours("RemoteActor")) == 2, "the end of its actors")
         third = simulated.add_node(num_cpus=2, **LOOPBACK)
-        watched.wait(lambda: len(processes("RemoteActor", third)) == 2, "the return of two actors")
+        watched.wait(lambda: len(ours("RemoteActor", third)) == 2, "the return of two actors")
         watched.wait_for_progress("the arrival of a node")
 
         watched.wait(lambda: len(checkpoint.available(watched.checkpoints)) > 1, "a checkpoint")
         reached = watched.lines()[-1]
-        os.kill(processes("LearnerProcess")[0], signal.SIGKILL)
+        os.kill(ours("LearnerProcess")[0], signal.SIGKILL)
         watched.wait(lambda: watched.lines()[-1]["agent_steps"] > reached["agent_steps"], "progress of new learners")
         resumed = [line for line in watched.lines() if line["seconds"] <= reached["seconds"]][-1]
         assert reached["seconds"] - resumed["seconds"] < CHECKPOINT_SECONDS + 3.0

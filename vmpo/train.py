@@ -167,6 +167,7 @@ class Run:
             checkpoint.restore(self.learner, saved)
             self.agent_steps = int(saved.progress["agent_steps"])
             self.seconds = float(saved.progress["seconds"])
+        self.learner.agree()
         self.outgoing = deque([self.learner.weights()], maxlen=config.actors.lag + 1)
         """The last target networks, newest last; the oldest of them acts."""
         learner, stop = self.learner, self.stop.check
@@ -262,7 +263,6 @@ class Run:
             display = self.around.display or make_display(self.config.run.frames, title, quiet=quiet or not first)
             open_until_the_end.enter_context(display)
             try:
-                self._agree()
                 self._tell(lambda callback: callback.on_start(self))
                 finished = self._loop(display)
             except Stopped:
@@ -300,13 +300,6 @@ class Run:
         )
         self._tell(lambda callback: callback.on_end(self, result))
         return result
-
-    def _agree(self) -> None:
-        """Let all processes begin with the same networks, and act by them."""
-        if self.replicas.count > 1:
-            self.learner.agree()
-            self.outgoing[-1] = self.learner.weights()
-            self.fleet.publish(self.outgoing[0])
 
     def _loop(self, display: Display) -> bool:
         """Collect and update until the last frame (True) or a signal (False); log, and save, at intervals.
