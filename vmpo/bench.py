@@ -181,6 +181,9 @@ def _ceiling(name: str, seconds: float) -> ceiling.Ceiling:
 
 def _window(run: Run, seconds: float) -> tuple[float, dict[str, float]]:
     """Agent steps per second, and shares of the time: of this process and, apart from it, of an actor's."""
+    # What actors finished while nothing was measured is not of this window.
+    for _ in range(1 + run.config.actors.num_actors + run.config.actors.queue_size):
+        run.advance()
     run.stopwatch.reset()
     steps, started, before = run.agent_steps, time.perf_counter(), run.fleet.counts()
     while time.perf_counter() - started < seconds:
