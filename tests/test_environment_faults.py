@@ -61,7 +61,10 @@ def test_an_environment_that_always_fails_ends_the_run_with_the_first_cause(tmp_
 
 @pytest.mark.learning
 def test_cartpole_is_solved_through_every_kind_of_fault(tmp_path, monkeypatch):
-    """About one fault in 16,000 steps, each of which costs an unroll and a restart of all environments."""
+    """About one fault in 16,000 steps, each of which costs an unroll and a restart of all environments.
+
+    Hence half as many steps again as without faults: after 100,000 the mean has also been 473.
+    """
     monkeypatch.setattr("vmpo.suites.workers.PATIENCE_SECONDS", 8.0)
     count, log = tmp_path / "count", tmp_path / "log"
     count.write_text("0")
@@ -72,7 +75,7 @@ def test_cartpole_is_solved_through_every_kind_of_fault(tmp_path, monkeypatch):
     sections = {
         "env": {"id": "faulty:rate_cartpole", "simulator_threads": 2},
         "actors": {"max_faults": 100},
-        "run": {"evaluation_episodes": 0, "tensorboard": False},
+        "run": {"frames": 150_000, "evaluation_episodes": 0, "tensorboard": False},
     }
     for section, fields in sections.items():
         config = replace(config, **{section: replace(getattr(config, section), **fields)})
