@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ import pytest
 import torch
 from samples import CountingEnv, make_actor, new_slot, small_config
 
+from vmpo import presets
 from vmpo.cli import main
 from vmpo.config import ClusterConfig
 from vmpo.learning import checkpoint
@@ -37,9 +39,34 @@ def test_without_ray_one_line_names_the_extra(monkeypatch, capsys):
 
 
 def test_impossible_numbers_of_processes_are_named():
-    assert cluster_problems(ClusterConfig(actors=2, learners=2)) == []
-    assert "cluster.actors=0 must be at least 1" in cluster_problems(ClusterConfig(actors=0))
-    assert "must be at least cluster.learners=3" in cluster_problems(ClusterConfig(actors=2, learners=3))[0]
+    config = presets.get("cartpole").config
+    assert cluster_problems(ClusterConfig(actors=2, learners=2), config) == []
+    assert "cluster.actors=0 must be at least 1" in cluster_problems(ClusterConfig(actors=0), config)
+    assert "must be at least cluster.learners=3" in cluster_problems(ClusterConfig(actors=2, learners=3), config)[0]
+
+
+def test_actors_in_turns_must_divide_the_environments():
+    config = presets.get("cartpole").config
+    assert cluster_problems(ClusterConfig(actors=3), config) == [
+        "actors.num_envs=16 does not divide over cluster.actors=3, which take turns with the learner; "
+        "try --actors.num-envs 18, or --actors.fleet overlapping"
+    ]
+    assert cluster_problems(ClusterConfig(actors=8, learners=3), config) == [
+        "cluster.actors=8 does not divide over cluster.learners=3; try 6"
+    ]
+    ahead = replace(config, actors=replace(config.actors, fleet="overlapping"))
+    assert cluster_problems(ClusterConfig(actors=3), ahead) == []
+    assert cluster_problems(ClusterConfig(actors=8, learners=3), ahead) == []
+
+
+def test_actors_in_turns_share_what_one_would_have():
+    pytest.importorskip("ray")
+    from vmpo.cluster import actor_share
+
+    config = presets.get("cartpole").config
+    assert actor_share(config, ClusterConfig(actors=4, learners=2)).actors.num_envs == 4
+    ahead = replace(config, actors=replace(config.actors, fleet="overlapping"))
+    assert actor_share(ahead, ClusterConfig(actors=4, learners=2)).actors.num_envs == 8
 
 
 def test_weights_survive_as_one_array():
@@ -66,23 +93,30 @@ class Ready:
         config = small_config()
         self.actor = make_actor(CountingEnv([9] * 4), config)
         self.asked, self.taken, self._slot = 0, list[int](), new_slot(self.actor, config)
-        self.unroll, self.back = self, False
+        self.unroll, self.back, self.lost = self, False, set[int]()
+        self.versions: dict[int, int] = {}
 
-    def fleet(self, monkeypatch, handles, others=()):
+    def fleet(self, monkeypatch, kind, handles, others=()):
+        """Its unrolls have four environments."""
         from vmpo.acting import remote
 
         self._unroll = remote.Unroll(
             arrays=tree_map(torch.Tensor.numpy, self._slot), episodes=[], faults=[], spent={}, fetched=0
         )
         monkeypatch.setattr(remote, "ray", self)
-        weights = Weights(version=0, tensors=self.actor.network.state_dict())
-        return remote.RemoteFleet(small_config(), handles, weights, others=others)
+        turns = {"fleet": "serial", "num_envs": 4 * len(handles)}
+        config = small_config(actors=turns if kind == "TurnsFleet" else {"fleet": "overlapping"})
+        return getattr(remote, kind)(config, handles, self.weights(0), others=others)
+
+    def weights(self, version):
+        return Weights(version=version, tensors=self.actor.network.state_dict())
 
     def put(self, array):
         return array
 
     def remote(self, version, array):
         self.asked += 1
+        self.versions[self.asked] = version
         return self.asked
 
     def wait(self, requests, num_returns=1, timeout=None):
@@ -90,6 +124,10 @@ class Ready:
         return newest[:num_returns], newest[num_returns:]
 
     def get(self, request):
+        if request in self.lost:
+            from ray.exceptions import RayActorError
+
+            raise RayActorError
         self.taken.append(request)
         return self._unroll
 
@@ -97,7 +135,7 @@ class Ready:
 def test_unrolls_are_learned_from_in_the_order_in_which_they_were_asked_for(monkeypatch):
     pytest.importorskip("ray")
     ready = Ready()
-    fleet = ready.fleet(monkeypatch, [ready, ready])
+    fleet = ready.fleet(monkeypatch, "AheadFleet", [ready, ready])
     for _ in range(12):
         fleet.collect()
     assert ready.taken == list(range(1, 13))
@@ -122,7 +160,7 @@ def test_a_learner_without_actors_borrows_until_one_of_its_own_is_back(monkeypat
     monkeypatch.setattr(remote, "BORROW_SECONDS", 0.0)
     ready, silent = Ready(), Silent()
     own = SimpleNamespace(unroll=silent)
-    fleet = ready.fleet(monkeypatch, [own], others=[ready, ready])
+    fleet = ready.fleet(monkeypatch, "AheadFleet", [own], others=[ready, ready])
     for _ in range(4):
         fleet.collect()
     assert ready.asked == 6, "one each at any time, and none ahead"
@@ -136,6 +174,71 @@ def test_a_learner_without_actors_borrows_until_one_of_its_own_is_back(monkeypat
         fleet.collect()
     assert not fleet._borrowing
     assert [request for request in ready.taken if request < 0] == [-1, -2, -3]
+
+
+def columns(fleet):
+    """Environments in the batches of one round."""
+    batches = [fleet.collect()]
+    while fleet.batches_waiting:
+        batches.append(fleet.collect())
+    assert sum(collected.agent_steps for collected in batches) == sum(
+        c.batch.behaviour[..., 0].numel() for c in batches
+    )
+    return sum(collected.batch.behaviour.shape[1] for collected in batches)
+
+
+def test_actors_in_turns_act_by_the_newest_weights_and_never_ahead(monkeypatch):
+    pytest.importorskip("ray")
+    ready = Ready()
+    fleet = ready.fleet(monkeypatch, "TurnsFleet", [ready, ready])
+    for version in range(3):
+        fleet.publish(ready.weights(version))
+        assert columns(fleet) == 8
+        assert ready.asked == 2 * version + 2
+    assert ready.taken == [1, 2, 3, 4, 5, 6]
+    assert [ready.versions[request] for request in ready.taken] == [0, 0, 1, 1, 2, 2]
+
+
+def test_what_a_lost_actor_owes_is_asked_of_another(monkeypatch):
+    pytest.importorskip("ray")
+    ready = Ready()
+    fleet = ready.fleet(monkeypatch, "TurnsFleet", [ready, ready])
+    ready.lost = {1}
+    assert columns(fleet) == 8
+    assert ready.taken == [2, 3]
+    assert fleet.counts()["actors/lost_unrolls"] == 1
+    assert fleet.counts()["actors/present"] == 1
+
+
+def test_an_answer_that_comes_after_its_turn_is_not_learned_from(monkeypatch):
+    pytest.importorskip("ray")
+    from vmpo.acting import remote
+
+    monkeypatch.setattr(remote, "BORROW_SECONDS", 0.0)
+    ready, silent = Ready(), Silent()
+    fleet = ready.fleet(monkeypatch, "TurnsFleet", [SimpleNamespace(unroll=silent), ready])
+    assert columns(fleet) == 8
+    assert ready.taken == [1, 2], "both of the one that answers"
+    assert fleet.counts()["actors/present"] == 1
+    fleet.publish(ready.weights(1))
+    ready.back = True
+    received = fleet.counts()["transport/unroll_bytes"]
+    assert columns(fleet) == 8
+    assert -1 in ready.taken
+    assert fleet.counts()["transport/unroll_bytes"] == 2 * received, "two of this version, and not the late one"
+    assert fleet.counts()["actors/present"] == 2
+
+
+def test_a_learner_whose_actors_in_turns_are_silent_borrows(monkeypatch):
+    pytest.importorskip("ray")
+    from vmpo.acting import remote
+
+    monkeypatch.setattr(remote, "BORROW_SECONDS", 0.0)
+    ready, silent = Ready(), Silent()
+    fleet = ready.fleet(monkeypatch, "TurnsFleet", [SimpleNamespace(unroll=silent)], others=[ready])
+    assert columns(fleet) == 4
+    assert ready.taken == [1]
+    assert fleet.counts()["actors/present"] == 0
 
 
 @pytest.fixture
@@ -231,12 +334,14 @@ def processes(title, node=None, *, without=()):
     return sorted(found)
 
 
-def test_training_survives_lost_actors_nodes_and_learners(simulated, tmp_path):
+@pytest.mark.parametrize("fleet", ["serial", "overlapping"])
+def test_training_survives_lost_actors_nodes_and_learners(fleet, simulated, tmp_path):
     """Kill an actor, kill a node with two actors, add a node, kill a learner; then stop, and count."""
     # Others may use Ray on this machine too.
     ours = partial(processes, without=set(processes("")))
     other = simulated.add_node(num_cpus=4, **LOOPBACK)
-    watched = Watched(simulated, tmp_path / "run", "--cluster.actors", "4", "--cluster.learners", "2")
+    sizes = ("--cluster.actors", "4", "--cluster.learners", "2", "--actors.fleet", fleet)
+    watched = Watched(simulated, tmp_path / "run", *sizes)
     try:
         watched.wait_for_progress("the start")
         assert len(ours("RemoteActor")) == 4
@@ -273,16 +378,18 @@ def test_training_survives_lost_actors_nodes_and_learners(simulated, tmp_path):
     steps = [line["agent_steps"] for line in lines]
     assert steps == sorted(set(steps)), "nothing is counted twice"
     assert max(line["actors/present"] for line in lines) == 4
-    assert lines[-1]["transport/unroll_bytes"] > lines[-1]["transport/weight_bytes"] > 0
+    assert lines[-1]["transport/unroll_bytes"] > 0
+    assert lines[-1]["transport/weight_bytes"] > 0
     progress = checkpoint.latest(watched.checkpoints).progress
     # 16 environments of 64 steps, in batches of 4, each taken 8 times.
     assert progress["learner_step"] == progress["agent_steps"] // (16 * 64) * 32
 
 
 @pytest.mark.learning
-def test_two_actors_and_a_learner_on_ray_solve_cartpole(tmp_path, capsys):
+@pytest.mark.parametrize("fleet", ["serial", "overlapping"])
+def test_two_actors_and_a_learner_on_ray_solve_cartpole(fleet, tmp_path, capsys):
     pytest.importorskip("ray")
     arguments = ["--directory", str(tmp_path / "run"), "--run.evaluation-episodes", "100", "--run.tensorboard", "False"]
-    options = ["--cluster.address", "local", "--cluster.actors", "2", "--quiet", "--json"]
+    options = ["--cluster.address", "local", "--cluster.actors", "2", "--actors.fleet", fleet, "--quiet", "--json"]
     assert main(["train", "cartpole", *arguments, *options]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["evaluation"]["mean_return"] >= 475

@@ -21,7 +21,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from vmpo.acting.remote import Crew, RemoteActor
+from vmpo.acting.remote import Crew, RemoteActor, envs_of_each
 from vmpo.actors import distant_actor, environment_spec
 from vmpo.config import ClusterConfig, Config
 from vmpo.display import Display, make_display
@@ -71,9 +71,9 @@ def resume(
 
 
 def _run(config: Config, cluster: ClusterConfig, order: Order, quiet: bool) -> RunResult:
-    if found := cluster_problems(cluster):
-        raise UserError("; ".join(found))
     check(config, cluster.learners)
+    if found := cluster_problems(cluster, config):
+        raise UserError("; ".join(found))
     title = f"{config.preset}: {config.env.id}"
     assert cluster.address is not None
     with (
@@ -137,7 +137,7 @@ class Team:
 
     def __init__(self, config: Config, cluster: ClusterConfig) -> None:
         self.config, self.cluster = config, cluster
-        share = actor_share(config, cluster.learners)
+        share = actor_share(config, cluster)
         kind = ray.remote(RemoteActor).options(
             num_cpus=1,
             max_restarts=-1,
@@ -250,12 +250,13 @@ class Team:
             display.update(line)
 
 
-def actor_share(config: Config, learners: int) -> Config:
-    """What one actor process does: as many environments as an actor of a learner has, on one CPU."""
-    share = share_of(config, Replicas(count=learners))
+def actor_share(config: Config, cluster: ClusterConfig) -> Config:
+    """What one actor process does: its share of a learner's environments, on one CPU."""
+    share = share_of(config, Replicas(count=cluster.learners))
+    num_envs = envs_of_each(share, cluster.actors // cluster.learners)
     return replace(
         share,
-        actors=replace(share.actors, device="cpu"),
+        actors=replace(share.actors, device="cpu", num_envs=num_envs),
         env=replace(share.env, simulator_threads=share.env.simulator_threads or 1),
     )
 

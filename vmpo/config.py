@@ -200,14 +200,15 @@ class LearnerConfig:
 @dataclass(frozen=True, kw_only=True)
 class ActorConfig:
     fleet: Literal["serial", "overlapping"] = "serial"
-    """Act then learn with all cores, or actor processes that act while the learner works, some unrolls ahead."""
+    """Act then learn in turns, always by the newest target, or actors that go on while the learner works, some unrolls
+    ahead."""
     num_envs: int = 64
-    """Environments of each actor. Fewer than batch_size: several unrolls make a batch; more: one makes several. Learner
-    processes divide them as they do the batch."""
+    """Environments in all if serial, which actors on Ray divide; of each actor if overlapping. Fewer than batch_size:
+    several unrolls make a batch; more: one makes several. Learner processes divide them as they do the batch."""
     num_actors: int = 1
     """Actor processes of the overlapping fleet."""
     queue_size: int = 2
-    """Finished unrolls that may wait for the learner, beside the one that each actor is at."""
+    """Finished unrolls that may wait for the learner if overlapping, beside the one that each actor is at."""
     lag: int = 0
     """Versions of the weights by which the actors are kept behind on purpose, to study importance weights."""
     device: str = "cpu"

@@ -98,7 +98,8 @@ def check(config: Config, replicas: int = 1) -> None:
         check_format(Path("any.mp4"))
 
 
-def cluster_problems(cluster: ClusterConfig) -> list[str]:
+def cluster_problems(cluster: ClusterConfig, config: Config) -> list[str]:
+    """What is impossible about the numbers of processes, for a configuration without problems of its own."""
     found = [
         f"cluster.{name}={value} must be at least 1"
         for name, value in (("actors", cluster.actors), ("learners", cluster.learners))
@@ -106,6 +107,17 @@ def cluster_problems(cluster: ClusterConfig) -> list[str]:
     ]
     if not found and cluster.actors < cluster.learners:
         found.append(f"cluster.actors={cluster.actors} must be at least cluster.learners={cluster.learners}")
+    if not found and config.actors.fleet == "serial" and config.actors.num_envs % cluster.actors:
+        more = config.actors.num_envs + -config.actors.num_envs % cluster.actors
+        found.append(
+            f"actors.num_envs={config.actors.num_envs} does not divide over cluster.actors={cluster.actors}, which "
+            f"take turns with the learner; try --actors.num-envs {more}, or --actors.fleet overlapping"
+        )
+    if not found and config.actors.fleet == "serial" and cluster.actors % cluster.learners:
+        found.append(
+            f"cluster.actors={cluster.actors} does not divide over cluster.learners={cluster.learners}; "
+            f"try {cluster.actors - cluster.actors % cluster.learners}"
+        )
     return found
 
 

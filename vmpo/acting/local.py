@@ -87,11 +87,12 @@ class SerialFleet:
 
 
 class QueueingFleet:
-    """Makes batches of the unrolls that its actors finish meanwhile. How those arrive is up to its subclasses."""
+    """Makes batches of the unrolls of actors elsewhere. How those arrive is up to its subclasses."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, envs_of_each: int) -> None:
+        """``envs_of_each`` are the environments of one actor."""
         columns = max(config.learner.batch_size, config.actors.num_envs)
-        self._unrolls_together = columns // config.actors.num_envs
+        self._unrolls_together = columns // envs_of_each
         self._batches_together = columns // config.learner.batch_size
         self._passes = config.learner.passes
         self._waiting: list[Trajectory] = []

@@ -127,7 +127,7 @@ class OverlappingFleet(QueueingFleet):
         since: int = 0,
     ) -> None:
         """``slot`` is like the unrolls that the actors will make; ``since`` tells a run that goes on from its start."""
-        super().__init__(config)
+        super().__init__(config, config.actors.num_envs)
         self.actors: list[Actor] = []
         count, ahead = len(make_actors), config.actors.queue_size
         arrays, tensors = tree_map(Tensor.numpy, slot), {k: x.cpu().numpy() for k, x in weights.tensors.items()}

@@ -1,7 +1,7 @@
 """Actors in processes of their own, on this machine or on others, which Ray starts and restarts.
 
-The learner asks each of its actors for a few unrolls ahead: none is idle, and none runs away, as with a bounded queue.
-A request names the newest weights, one array in Ray's object store, which the actor fetches if it has others.
+The learner asks its actors for unrolls, either in turns with its updates or some ahead of them. A request names the
+newest weights, one array in Ray's object store, which the actor fetches if it has others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REST_SECONDS = 1.0
 """How long a lost actor is left alone before it is asked again."""
 
 BORROW_SECONDS = 10.0
-"""How long a learner waits for its own actors before it asks those of other learners as well."""
+"""How long a learner waits, beyond what is usual, for its own actors before it asks those of other learners."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,15 @@ class Crew:
     spec: EnvSpec
 
     def fleet(self, config: Config, weights: Weights, safe_moment: Callable[[], None]) -> RemoteFleet:
-        return RemoteFleet(config, self.handles, weights, safe_moment, self.others)
+        kind = TurnsFleet if config.actors.fleet == "serial" else AheadFleet
+        return kind(config, self.handles, weights, safe_moment, self.others)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    actor: int
+    version: int
+    since: float
 
 
 class RemoteFleet(QueueingFleet):
@@ -117,17 +125,17 @@ class RemoteFleet(QueueingFleet):
         safe_moment: Callable[[], None] = lambda: None,
         others: Sequence[Any] = (),
     ) -> None:
-        super().__init__(config)
+        super().__init__(config, envs_of_each(config, len(handles)))
         self.actors: list[Actor] = []
         self._handles, self._own, self._safe_moment = (*handles, *others), len(handles), safe_moment
-        self._borrowing = False
-        self._ahead = 1 + config.actors.queue_size // len(handles)
-        self._asked: dict[Any, int] = {}
-        """Requests, oldest first, and whose they are."""
+        self._asked: dict[Any, Request] = {}
+        """Oldest first."""
         self._pending: Counter[int] = Counter()
-        """How many of them each actor has."""
+        """How many requests each actor has."""
         self._resting: dict[int, float] = {}
         """Lost actors, and when they may be asked again."""
+        self._slowest = 0.0
+        """The longest that an answer took."""
         self._counts = {"actors/lost_unrolls": 0, "transport/unroll_bytes": 0, "transport/weight_bytes": 0}
         self.publish(weights)
 
@@ -145,53 +153,56 @@ class RemoteFleet(QueueingFleet):
     def _take(self) -> Collected:
         began = time.monotonic()
         while time.monotonic() < began + WAIT_SECONDS:
-            self._borrowing |= time.monotonic() > began + BORROW_SECONDS
             self._safe_moment()
-            self._ask()
-            request = self._oldest_ready()
-            if request is None:
+            self._ask(silent=time.monotonic() > began + BORROW_SECONDS + 2 * self._slowest)
+            handle = self._oldest_ready()
+            if handle is None:
                 continue
-            index = self._asked.pop(request)
-            self._pending[index] -= 1
+            request = self._asked.pop(handle)
+            self._pending[request.actor] -= 1
             try:
-                unroll = ray.get(request)
+                unroll = ray.get(handle)
             except RayTaskError as error:
                 if isinstance(error.cause, UserError | RunFailed):
                     raise error.cause from None
                 raise
             except RayError:
                 self._counts["actors/lost_unrolls"] += 1
-                self._resting[index] = time.monotonic() + REST_SECONDS
-            else:
-                self._resting.pop(index, None)
-                self._borrowing &= index >= self._own
-                # It goes on while the learner learns.
-                self._ask()
+                self._resting[request.actor] = time.monotonic() + REST_SECONDS
+                continue
+            self._resting.pop(request.actor, None)
+            self._slowest = max(self._slowest, time.monotonic() - request.since)
+            if self._wanted(request):
                 return self._received(unroll)
         raise TimeoutError(f"no actor finished an unroll within {WAIT_SECONDS:.0f} s")
 
     def _oldest_ready(self) -> Any | None:
         """Ray tells the ready ones in an order of its own, in which some would wait until their data is old."""
         if not self._asked:
+            time.sleep(REST_SECONDS / 10)
             return None
         ray.wait(list(self._asked), timeout=POLL_SECONDS)
         ready, _ = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
-        return next((request for request in self._asked if request in ready), None)
+        return next((handle for handle in self._asked if handle in ready), None)
 
-    def _ask(self) -> None:
-        """Keep every actor busy."""
-        for index, handle in enumerate(self._handles):
-            while self._pending[index] < self._wanted(index):
-                self._asked[handle.unroll.remote(self._version, [self._array])] = index
-                self._pending[index] += 1
-        if not self._asked:
-            time.sleep(REST_SECONDS / 10)
+    def _ask(self, *, silent: bool) -> None:
+        """Give the actors their requests; ``silent`` if none was answered for long."""
+        raise NotImplementedError
 
-    def _wanted(self, index: int) -> int:
-        """How many requests an actor is to have. One that rests is asked once, to hear whether it is back."""
-        if index in self._resting:
-            return int(time.monotonic() > self._resting[index])
-        return self._ahead if index < self._own else int(self._borrowing)
+    def _wanted(self, request: Request) -> bool:
+        """Whether the learner can use the answer."""
+        raise NotImplementedError
+
+    def _request(self, index: int) -> None:
+        handle = self._handles[index].unroll.remote(self._version, [self._array])
+        self._asked[handle] = Request(actor=index, version=self._version, since=time.monotonic())
+        self._pending[index] += 1
+
+    def _try_the_lost(self) -> None:
+        """One that rested is asked once, to hear whether it is back."""
+        for index, until in self._resting.items():
+            if not self._pending[index] and time.monotonic() > until:
+                self._request(index)
 
     def _received(self, unroll: Unroll) -> Collected:
         self._counts["transport/unroll_bytes"] += num_bytes(unroll.arrays)
@@ -204,6 +215,72 @@ class RemoteFleet(QueueingFleet):
             faults=unroll.faults,
             spent=unroll.spent,
         )
+
+
+class TurnsFleet(RemoteFleet):
+    """Actors and learner take turns, as in one process: their unrolls, all by the newest weights, are learned together.
+
+    What a lost actor owes is asked of the others.
+    """
+
+    def __init__(self, config: Config, handles: Sequence[Any], *arguments: Any, **options: Any) -> None:
+        super().__init__(config, handles, *arguments, **options)
+        self._missing = 0
+        """Unrolls that the learner still waits for."""
+        self._asked_now: Counter[int] = Counter()
+        """How many of them each actor was asked for."""
+
+    def _release(self) -> None:
+        self._missing = self._unrolls_together
+        self._asked_now.clear()
+
+    def _ask(self, *, silent: bool) -> None:
+        if silent:
+            for request in self._asked.values():
+                self._resting.setdefault(request.actor, time.monotonic() + REST_SECONDS)
+        self._try_the_lost()
+        present = [index for index in range(self._own) if index not in self._resting]
+        if not present and silent:
+            present = [index for index in range(self._own, len(self._handles)) if index not in self._resting]
+        coming = sum(r.version == self._version and r.actor not in self._resting for r in self._asked.values())
+        for _ in range(self._missing - coming if present else 0):
+            index = min(present, key=lambda i: self._asked_now[i])
+            self._asked_now[index] += 1
+            self._request(index)
+
+    def _wanted(self, request: Request) -> bool:
+        if request.version != self._version:
+            return False
+        self._missing -= 1
+        return True
+
+
+class AheadFleet(RemoteFleet):
+    """Actors go on while the learner learns, so that their data lags: each has a few requests, none runs away."""
+
+    def __init__(self, config: Config, handles: Sequence[Any], *arguments: Any, **options: Any) -> None:
+        super().__init__(config, handles, *arguments, **options)
+        self._ahead = 1 + config.actors.queue_size // len(handles)
+        self._borrowing = False
+
+    def _ask(self, *, silent: bool) -> None:
+        self._borrowing |= silent
+        self._try_the_lost()
+        for index in range(len(self._handles)):
+            wanted = self._ahead if index < self._own else int(self._borrowing)
+            while index not in self._resting and self._pending[index] < wanted:
+                self._request(index)
+
+    def _wanted(self, request: Request) -> bool:
+        self._borrowing &= request.actor >= self._own
+        # The others go on while the learner learns.
+        self._ask(silent=False)
+        return True
+
+
+def envs_of_each(config: Config, actors: int) -> int:
+    """Environments of each of a learner's actors. Those that take turns with it divide what one actor would have."""
+    return config.actors.num_envs // actors if config.actors.fleet == "serial" else config.actors.num_envs
 
 
 def packed(tensors: dict[str, Tensor]) -> np.ndarray:
