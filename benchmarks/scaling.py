@@ -30,10 +30,15 @@ ENGINES = {
     "serial": [],
     "overlapping": ["--actors.fleet", "overlapping"],
     "2 processes": ["--run.threads", "1"],
-    "ray, 1 actor": ["--cluster.address", "local", "--cluster.actors", "1"],
-    "ray, 2 actors": ["--cluster.address", "local", "--cluster.actors", "2"],
-    "ray, 4 actors": ["--cluster.address", "local", "--cluster.actors", "4"],
-    "ray, 2 learners": ["--cluster.address", "local", "--cluster.actors", "2", "--cluster.learners", "2"],
+    "ray in turns, 1 actor": ["--cluster.address", "local", "--cluster.actors", "1"],
+    "ray in turns, 2 actors": ["--cluster.address", "local", "--cluster.actors", "2"],
+    "ray, 1 actor": ["--actors.fleet", "overlapping", "--cluster.address", "local", "--cluster.actors", "1"],
+    "ray, 2 actors": ["--actors.fleet", "overlapping", "--cluster.address", "local", "--cluster.actors", "2"],
+    "ray, 4 actors": ["--actors.fleet", "overlapping", "--cluster.address", "local", "--cluster.actors", "4"],
+    "ray, 2 learners": [
+        *("--actors.fleet", "overlapping", "--cluster.address", "local"),
+        *("--cluster.actors", "2", "--cluster.learners", "2"),
+    ],
 }
 
 
