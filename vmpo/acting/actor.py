@@ -53,12 +53,14 @@ def _pack(network: nn.Module) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Turn:
-    """One timestep of a slot: views of what is seen."""
+class _Views:
+    """The memory of a slot as an unroll goes through it: made one by one, views cost as much as a small network."""
 
-    inputs: AgentInput
-    noise: Tensor
-    """What the sample is made of; on the actor's device."""
+    slot: Trajectory
+    arrays: Any
+    """As NumPy sees it: a small write costs a tenth of torch's."""
+    inputs: list[AgentInput]
+    """What is seen at each timestep but the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,8 @@ class Actor:
         self.stopwatch = stopwatch or Stopwatch()
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.version = 0
+        self._views: dict[int, _Views] = {}
+        """Of the slots that were filled, by their identity: a fleet has a few, which go round."""
         self._broken = False
         self._begin(seed)
 
@@ -145,19 +149,21 @@ class Actor:
     @torch.inference_mode()
     def _unroll(self, slot: Trajectory) -> list[EpisodeResult]:
         self.stopwatch.start()
-        # The same memory as NumPy sees it: a small write costs a tenth of torch's.
-        arrays: Any = tree_map(lambda x: x.numpy(), slot)
+        views = self._views.get(id(slot)) or self._views.setdefault(id(slot), _views(slot))
+        arrays = views.arrays
         for name, tensor in slot.state.items():
             tensor.copy_(self._state[name])
         arrays.versions.fill(self.version)
         arrays.actions[0] = self._action
         self._write(arrays, 0)
         played = _Played(scores=np.empty(slot.rewards.shape), ended=np.zeros(slot.rewards.shape, np.bool_))
+        # The noise of a whole unroll at once.
+        noise = self.family.noise(*slot.behaviour.shape[:2], generator=self.generator).unbind()
         policies: list[Tensor] = []
-        for t, turn in enumerate(self._turns(slot)):
+        for t, (inputs, chance) in enumerate(zip(views.inputs, noise, strict=True)):
             self.stopwatch.lap("rest")
             self._safe_moment()
-            policies.append(self._choose(turn, arrays.actions[t + 1]))
+            policies.append(self._choose(inputs, chance, arrays.actions[t + 1]))
             executed = self.env.spec.action.executable(arrays.actions[t + 1])
             self.stopwatch.lap("infer")
             self._timestep = self.env.step(executed)
@@ -170,37 +176,13 @@ class Actor:
         self.stopwatch.lap("rest")
         return episodes
 
-    def _turns(self, slot: Trajectory) -> list[_Turn]:
-        """All turns of an unroll at once, with their noise: one by one, these views cost as much as a small network."""
-        inputs, noise = agent_inputs(slot), self.family.noise(*slot.behaviour.shape[:2], generator=self.generator)
-        return [
-            _Turn(
-                inputs=AgentInput(
-                    observation=dict(zip(inputs.observation, seen, strict=True)),
-                    previous_action=previous_action,
-                    previous_reward=previous_reward,
-                    first=first,
-                ),
-                noise=chance,
-            )
-            for seen, previous_action, previous_reward, first, chance in zip(
-                zip(*(x[:-1].unbind() for x in inputs.observation.values()), strict=True),
-                inputs.previous_action[:-1].unbind(),
-                inputs.previous_reward[:-1].unbind(),
-                inputs.first[:-1].unbind(),
-                noise.unbind(),
-                strict=True,
-            )
-        ]
-
-    def _choose(self, turn: _Turn, action: np.ndarray) -> Tensor:
+    def _choose(self, inputs: AgentInput, noise: Tensor, action: np.ndarray) -> Tensor:
         """Sample an action for every environment; the parameters of the distribution that it came from."""
-        inputs = turn.inputs
         if self.device.type != "cpu":
             inputs = tree_map(lambda x: x.to(self.device, non_blocking=True), inputs)
         parameters, self._state = self.network.act(inputs, self._state)
         policy = self.family.distribution(parameters)
-        action[:] = (policy.mode() if self.greedy else policy.sample(turn.noise)).cpu().numpy()
+        action[:] = (policy.mode() if self.greedy else policy.sample(noise)).cpu().numpy()
         return parameters
 
     def _write(self, arrays: Any, t: int) -> None:
@@ -218,28 +200,55 @@ class Actor:
 
     def _count(self, played: _Played, arrays: Any) -> list[EpisodeResult]:
         """The episodes that ended within an unroll, in their order."""
-        episodes, counted, begin = [], arrays.valids | played.ended, 1
-        for t in map(int, np.flatnonzero(played.ended.any(axis=1))):
-            self._episode_returns += played.scores[begin : t + 1].sum(axis=0)
-            self._episode_lengths += counted[begin : t + 1].sum(axis=0)
-            episodes += [self._episode(index, arrays.tasks[t]) for index in np.flatnonzero(played.ended[t])]
-            self._episode_returns[played.ended[t]] = 0.0
-            self._episode_lengths[played.ended[t]] = 0
-            begin = t + 1
-        self._episode_returns += played.scores[begin:].sum(axis=0)
-        self._episode_lengths += counted[begin:].sum(axis=0)
-        return episodes
+        played.scores[0] = self._episode_returns
+        counted = (arrays.valids | played.ended).astype(np.int64)
+        counted[0] = self._episode_lengths
+        # Sums run on from episode to episode of an environment: what was there at the last end is taken off.
+        returns, lengths = played.scores.cumsum(axis=0), counted.cumsum(axis=0)
+        envs, times = np.nonzero(played.ended.T)
+        before = np.where(np.diff(envs, prepend=-1) == 0, np.roll(times, 1), -1)
+        scored = returns[times, envs] - np.where(before < 0, 0.0, returns[before, envs])
+        taken = lengths[times, envs] - np.where(before < 0, 0, lengths[before, envs])
+        last = np.zeros(self.env.num_envs, np.int64)
+        np.maximum.at(last, envs, times)
+        everyone, ended = np.arange(self.env.num_envs), played.ended.any(axis=0)
+        self._episode_returns = returns[-1] - np.where(ended, returns[last, everyone], 0.0)
+        self._episode_lengths = lengths[-1] - np.where(ended, lengths[last, everyone], 0)
+        order = np.argsort(times, kind="stable")
+        columns = (envs[order], arrays.tasks[times, envs][order], scored[order], taken[order])
+        return [self._episode(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
     def running(self, at_least: int) -> list[EpisodeResult]:
         """The episodes that have not ended after so many steps, as far as they got."""
-        return [
-            self._episode(index, self._timestep.task) for index in np.flatnonzero(self._episode_lengths >= at_least)
-        ]
+        columns = (self._timestep.task, self._episode_returns, self._episode_lengths)
+        everyone = enumerate(zip(*(column.tolist() for column in columns), strict=True))
+        return [self._episode(index, *row) for index, row in everyone if row[-1] >= at_least]
 
-    def _episode(self, index: np.integer, tasks: np.ndarray) -> EpisodeResult:
+    def _episode(self, index: int, task: int, episode_return: float, length: int) -> EpisodeResult:
         return EpisodeResult(
-            task=self.env.spec.tasks[int(tasks[index])],
-            episode_return=float(self._episode_returns[index]),
-            length=int(self._episode_lengths[index]),
-            env_index=int(index),
+            task=self.env.spec.tasks[task], episode_return=episode_return, length=length, env_index=index
         )
+
+
+def _views(slot: Trajectory) -> _Views:
+    seen = agent_inputs(slot)
+    timesteps = zip(
+        zip(*(x[:-1].unbind() for x in seen.observation.values()), strict=True),
+        seen.previous_action[:-1].unbind(),
+        seen.previous_reward[:-1].unbind(),
+        seen.first[:-1].unbind(),
+        strict=True,
+    )
+    return _Views(
+        slot=slot,
+        arrays=tree_map(lambda x: x.numpy(), slot),
+        inputs=[
+            AgentInput(
+                observation=dict(zip(seen.observation, observation, strict=True)),
+                previous_action=action,
+                previous_reward=reward,
+                first=first,
+            )
+            for observation, action, reward, first in timesteps
+        ],
+    )

@@ -123,7 +123,7 @@ class Agent(nn.Module):
         return AgentOutput(policy=self._policy(features), values=values, features=features)
 
     def _policy(self, features: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch P"]:
-        return self.policy_readout(self.policy_hidden(features))
+        return self.policy_readout.forward(self.policy_hidden.forward(features))
 
     def _with_previous(self, features: Float[Tensor, "*batch D"], inputs: AgentInput) -> Float[Tensor, "*batch width"]:
         if not self.sees_previous:

@@ -84,7 +84,8 @@ class MLP(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch width"]:
         for layer in self.layers:
-            x = layer(x)
+            # Calling the layer itself costs more than a small product does.
+            x = layer.forward(x)
         return x
 
 
@@ -279,7 +280,7 @@ class Encoder(nn.Module):
         parts = [encode(observation[name]) for name, encode in zip(self.pixel_names, self.pixels, strict=True)]
         if self.vector_names:
             vector, normaliser, mlp = self.vector(observation), self.normaliser, self.mlp
-            parts.append(mlp(vector if normaliser is None else normaliser(vector)))  # type: ignore[misc]
+            parts.append(mlp.forward(vector if normaliser is None else normaliser(vector)))  # type: ignore[union-attr]
         if self.text_names:
             parts += [encode(observation[name]) for name, encode in zip(self.text_names, self.texts, strict=True)]
         return _side_by_side(parts)

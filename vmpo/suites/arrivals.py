@@ -9,6 +9,7 @@ from vmpo.records import Observation, Timestep
 
 Flags = Bool[np.ndarray, " B"]
 Numbers = Shaped[np.ndarray, " B"]
+_ZERO = np.float32(0.0)
 
 
 def env_seeds(seed: int, num_envs: int) -> list[int]:
@@ -61,11 +62,11 @@ def next_step(
     """
     valid = ~resetting
     terminated = terminated & valid
-    score = np.where(valid, score, 0.0).astype(np.float32)
+    score = np.where(valid, score, _ZERO).astype(np.float32, copy=False)
     return Timestep(
         observation=observation,
         reward=score,
-        discount=np.where(terminated, 0.0, 1.0).astype(np.float32),
+        discount=(~terminated).astype(np.float32),
         first=resetting,
         valid=valid,
         task=np.zeros(len(valid), np.int64) if task is None else task,
@@ -86,8 +87,8 @@ def same_step(observation: Observation, score: Numbers, terminated: Flags, trunc
     score = score.astype(np.float32)
     return Timestep(
         observation=observation,
-        reward=np.where(lost, np.float32(0.0), score),
-        discount=np.where(terminated, 0.0, 1.0).astype(np.float32),
+        reward=np.where(lost, _ZERO, score),
+        discount=(~terminated).astype(np.float32),
         first=ended,
         valid=~lost,
         task=np.zeros(len(ended), np.int64),
