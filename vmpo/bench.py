@@ -11,23 +11,37 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from vmpo import ceiling, presets
+from vmpo.acting.actor import allocate
+from vmpo.actors import new_actor, training_env
 from vmpo.config import ActorConfig, AgentConfig, Config, EnvConfig, LearnerConfig
 from vmpo.errors import unknown
+from vmpo.learning.learner import Learner
+from vmpo.memory import keep_freed_memory
+from vmpo.networks.agent import agent_inputs
+from vmpo.records import tree_map
 from vmpo.run_directory import RunDirectory
 from vmpo.train import Run
 
 WINDOWS = 3
 
 
-def _workload(preset: str, env: EnvConfig, agent: AgentConfig, num_envs: int, unroll_length: int) -> Config:
+def _workload(
+    preset: str,
+    env: EnvConfig,
+    agent: AgentConfig,
+    num_envs: int,
+    unroll_length: int,
+    fleet: Literal["serial", "overlapping"] = "overlapping",
+) -> Config:
     base = presets.get(preset).config
     learner = LearnerConfig(batch_size=num_envs, unroll_length=unroll_length, target_period=10)
-    actors = ActorConfig(fleet="overlapping", num_envs=num_envs)
+    actors = ActorConfig(fleet=fleet, num_envs=num_envs)
     return replace(base, env=env, agent=agent, learner=learner, actors=actors)
 
 
@@ -79,7 +93,8 @@ def _locomotion(task: str, num_observations: int, num_actions: int, unroll_lengt
 
 def _breakout(agent: AgentConfig, network: Callable[[], nn.Module], recurrent: bool) -> Workload:
     return Workload(
-        config=_workload("breakout", _ATARI, agent, 32, 20),
+        # Learning an LSTM's batch takes so much longer than acting that a core of the actor's own would be idle.
+        config=_workload("breakout", _ATARI, agent, 32, 20, "serial" if recurrent else "overlapping"),
         plain=ceiling.Plain(
             simulator=_arcade,
             network=network,
@@ -135,7 +150,8 @@ def bench(workload: str, seconds: float) -> list[dict[str, Any]]:
         phases = "  ".join(f"{phase} {share:.0%}" for phase, share in result["phases"].items() if share >= 0.005)
         print(
             f"{name:16} {result['agent_steps_per_second']:10,.0f} agent steps/s  {phases}  "
-            f"{result['ceiling_share']:.0%} of the ceiling {result['ceiling']['together']:,.0f}",
+            f"{result['ceiling_share']:.0%} of the ceiling {result['ceiling']['together']:,.0f}  alone, over plain torch: "
+            f"act {result['alone_over_plain']['act']:.2f}, learn {result['alone_over_plain']['learn']:.2f}",
             flush=True,
         )
         results.append(result)
@@ -149,17 +165,26 @@ def measure(name: str, workload: Workload, seconds: float) -> dict[str, Any]:
     of their own, because a run changes how memory is allocated.
     """
     context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as directory, ProcessPoolExecutor(1, context) as elsewhere:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        ProcessPoolExecutor(1, context) as elsewhere,
+        ProcessPoolExecutor(1, context) as apart,
+    ):
         run = Run(workload.config, RunDirectory(directory))
         try:
             _window(run, seconds / 2)
-            windows, ceilings = [], []
+            windows, ceilings, parts = [], [], []
             for _ in range(WINDOWS):
                 windows.append(_window(run, seconds))
                 ceilings.append(elsewhere.submit(_ceiling, name, seconds / 3).result())
+                parts.append(apart.submit(_alone, name, seconds / 3).result())
         finally:
             run.fleet.close()
     share = statistics.median(rate / limit.together for (rate, _), limit in zip(windows, ceilings, strict=True))
+    gains = {
+        part: statistics.median(ours[part] / getattr(limit, part) for ours, limit in zip(parts, ceilings, strict=True))
+        for part in ("act", "learn")
+    }
     windows.sort(key=lambda window: window[0])
     ceilings.sort(key=lambda limit: limit.together)
     rate, phases = windows[WINDOWS // 2]
@@ -172,11 +197,38 @@ def measure(name: str, workload: Workload, seconds: float) -> dict[str, Any]:
         "phases": phases,
         "ceiling": {**dataclasses.asdict(limit), "together": limit.together},
         "ceiling_share": share,
+        "alone": {part: statistics.median(ours[part] for ours in parts) for part in gains},
+        "alone_over_plain": gains,
     }
 
 
 def _ceiling(name: str, seconds: float) -> ceiling.Ceiling:
     return ceiling.measure(WORKLOADS[name].plain, seconds)
+
+
+def _alone(name: str, seconds: float) -> dict[str, float]:
+    """Agent steps per second of our own acting network and of our learner, each with all cores and nothing else."""
+    keep_freed_memory()
+    config = WORKLOADS[name].config
+    env = training_env(config, 0)
+    learner = Learner(env.spec, config)
+    actor = new_actor(config, env, learner.weights(), 0)
+    length, num_envs = config.learner.unroll_length, env.num_envs
+    batch = allocate(env.spec, learner.family, learner.target, length, num_envs, pin=False)
+    actor.unroll(batch)
+    inputs, state = tree_map(lambda x: x[0], agent_inputs(batch)), actor.network.initial_state(num_envs)
+
+    def update() -> None:
+        batch.versions.fill_(learner.version)
+        learner.update(batch)
+
+    act = torch.inference_mode()(lambda: actor.network.act(inputs, state))
+    rates = {
+        "act": ceiling.rate(act, num_envs, seconds),
+        "learn": ceiling.rate(update, num_envs * length, seconds),
+    }
+    env.close()
+    return rates
 
 
 def _window(run: Run, seconds: float) -> tuple[float, dict[str, float]]:

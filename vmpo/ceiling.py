@@ -108,15 +108,16 @@ class ResNetLSTM(nn.Module):
 
 
 def measure(plain: Plain, seconds: float) -> Ceiling:
-    """Each of the three for so long, after a tenth of that to warm up."""
+    """Each of the three for so long."""
     return Ceiling(
-        simulate=_rate(_simulate(plain), plain.num_envs, seconds),
-        act=_rate(_act(plain), plain.num_envs, seconds),
-        learn=_rate(_learn(plain), plain.num_envs * plain.unroll_length, seconds),
+        simulate=rate(_simulate(plain), plain.num_envs, seconds),
+        act=rate(_act(plain), plain.num_envs, seconds),
+        learn=rate(_learn(plain), plain.num_envs * plain.unroll_length, seconds),
     )
 
 
-def _rate(work: Callable[[], None], steps: int, seconds: float) -> float:
+def rate(work: Callable[[], Any], steps: int, seconds: float) -> float:
+    """Of calls that make so many steps each, for so long, after a tenth of that to warm up."""
     for window in (seconds / 10, seconds):
         count, started = 0, time.perf_counter()
         while time.perf_counter() - started < window:

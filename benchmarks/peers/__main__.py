@@ -45,6 +45,8 @@ LIBRARIES = (
     Library("vmpo", "ours", variants="plain"),
     Library("Stable-Baselines3", "sb3", "stable-baselines3 sb3-contrib", pixels="channels_last channels_last+passive"),
     Library("Sample Factory", "sample_factory", "sample-factory", "serial serial+passive async async+passive"),
+    Library("Tianshou", "tianshou", "tianshou", pixels="channels_last channels_last+passive"),
+    Library("RLlib", "rllib", "ray[rllib]==2.60.0", "plain+passive impala impala+passive"),
 )
 
 
