@@ -150,8 +150,9 @@ def bench(workload: str, seconds: float) -> list[dict[str, Any]]:
         phases = "  ".join(f"{phase} {share:.0%}" for phase, share in result["phases"].items() if share >= 0.005)
         print(
             f"{name:16} {result['agent_steps_per_second']:10,.0f} agent steps/s  {phases}  "
-            f"{result['ceiling_share']:.0%} of the ceiling {result['ceiling']['together']:,.0f}  alone, over plain torch: "
-            f"act {result['alone_over_plain']['act']:.2f}, learn {result['alone_over_plain']['learn']:.2f}",
+            f"{result['ceiling_share']:.0%} of the ceiling {result['ceiling']['together']:,.0f}  "
+            f"alone, over plain torch: act {result['alone_over_plain']['act']:.2f}, "
+            f"learn {result['alone_over_plain']['learn']:.2f}",
             flush=True,
         )
         results.append(result)
