@@ -67,7 +67,8 @@ class Head(nn.Module):
 class Actor(Head):
     def forward(self, observations: Any, state: Any = None, info: Any = None) -> Any:
         out = super().forward(observations)
-        return (out if discrete else (out.chunk(2, -1)[0], nn.functional.softplus(out.chunk(2, -1)[1]))), state
+        mean, scale = (None, None) if discrete else out.chunk(2, -1)
+        return (out if discrete else (mean, nn.functional.softplus(scale) + 1e-3)), state
 
 
 memory_format = torch.channels_last if "channels_last" in variant else torch.contiguous_format
@@ -85,12 +86,9 @@ policy = ProbabilisticActorPolicy(
     action_space=pool.action_space,
     action_scaling=False,
 )
-algorithm = PPO(
-    policy=policy,
-    critic=critic,
-    optim=TorchOptimizerFactory(torch.optim.Adam, fused=True),
-    max_batchsize=workload.batch_size,
-)
+# With Adam's usual 1e-3, Humanoid's policy becomes NaN.
+adam = TorchOptimizerFactory(torch.optim.Adam, lr=1e-4, fused=True)
+algorithm = PPO(policy=policy, critic=critic, optim=adam, max_batchsize=workload.batch_size)
 collector = Collector(algorithm, env, VectorReplayBuffer(workload.batch_size, workload.num_envs))
 collector.reset()
 while True:
