@@ -13,9 +13,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 from vmpo import presets
 from vmpo.callbacks import Callback
 from vmpo.config import Config
-from vmpo.errors import UserError
+from vmpo.errors import RunFailed, UserError
 from vmpo.evaluation import evaluate_run as evaluate
 from vmpo.policy import load
 from vmpo.train import resume, train
 
-__all__ = ["Callback", "Config", "UserError", "evaluate", "load", "presets", "resume", "train"]
+__all__ = ["Callback", "Config", "RunFailed", "UserError", "evaluate", "load", "presets", "resume", "train"]

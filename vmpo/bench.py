@@ -232,13 +232,19 @@ def _alone(name: str, seconds: float) -> dict[str, float]:
     return rates
 
 
+def decisions(run: Run) -> int:
+    """Steps so far that an action of the agent led to. Those in which an episode begins anew are none of them: other
+    libraries begin it within the last step of the one before, and count as many."""
+    return run.agent_steps - len(run.news.episodes)
+
+
 def _window(run: Run, seconds: float) -> tuple[float, dict[str, float]]:
     """Agent steps per second, and shares of the time: of this process and, apart from it, of an actor's."""
     # What actors finished while nothing was measured is not of this window.
     for _ in range(1 + run.config.actors.num_actors + run.config.actors.queue_size):
         run.advance()
     run.stopwatch.reset()
-    steps, started, before = run.agent_steps, time.perf_counter(), run.fleet.counts()
+    steps, started, before = decisions(run), time.perf_counter(), run.fleet.counts()
     while time.perf_counter() - started < seconds:
         run.advance()
     taken = time.perf_counter() - started
@@ -248,4 +254,4 @@ def _window(run: Run, seconds: float) -> tuple[float, dict[str, float]]:
         for phase in ("simulate", "infer")
         if (name := f"actors/{phase}_seconds") in after
     }
-    return (run.agent_steps - steps) / taken, run.stopwatch.shares() | actors
+    return (decisions(run) - steps) / taken, run.stopwatch.shares() | actors

@@ -15,7 +15,7 @@ from vmpo.errors import UserError, unknown
 @dataclass(frozen=True, kw_only=True)
 class EnvConfig:
     suite: str = "gymnasium"
-    """Adapter that makes the environments: gymnasium, atari, mujoco, control, lab or miniworld."""
+    """Adapter that makes the environments: gymnasium, atari, mujoco, control, lab, miniworld or memory."""
     id: str = "CartPole-v1"
     """Name within the suite: a Gymnasium id (or ``module:Id-v0``), an Atari game, a MuJoCo task, a lab level. Several,
     separated by commas, or the name of a whole suite (atari57, dmlab30) are learned at once as the tasks of one agent.
@@ -23,7 +23,10 @@ class EnvConfig:
     max_episode_steps: int | None = None
     """Agent steps after which an episode is truncated; None keeps the environment's own limit."""
     stagger: bool = False
-    """Cut one early episode of each environment at a different step, so that equally long ones do not stay in step."""
+    """Cut one early episode of each environment at a different step, so that equally long ones do not stay in step.
+    Environments without a time limit of their own, or with a vectorised version, are left as they are."""
+    hidden: tuple[int, ...] = ()
+    """Entries of the vector observation that the agent does not see, such as 1,3 for CartPole's velocities."""
     full_action_set: bool = False
     """Atari: all 18 actions instead of the game's minimal set (App. F, multi-task)."""
     life_loss_discount: float = 1.0
@@ -47,7 +50,8 @@ class EnvConfig:
     shadows: bool = True
     """Control: draw shadows in camera pictures, as dm_control does; without them drawing is several times faster."""
     simulator_threads: int = 0
-    """Threads of the C++ simulators, or worker processes of the others; 0 means one per core."""
+    """Threads of the C++ simulators, or worker processes of the others; 0 means one per core. Gymnasium's environments
+    stay in the actor's process unless this is above 1."""
 
 
 @dataclass(frozen=True, kw_only=True)

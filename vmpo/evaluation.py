@@ -42,6 +42,8 @@ def evaluate_run(
 
     ``held_out`` plays the test versions of the levels that it learned.
     """
+    if episodes < 1:
+        raise UserError(f"an evaluation of {episodes} episodes has no result; play at least 1")
     run_directory = RunDirectory(directory)
     config = run_directory.read_config(trust)
     if held_out:

@@ -377,8 +377,9 @@ class Run:
             display.note(self.log.notes.pop(0))
 
     def learner_weights(self) -> Weights:
-        """The online network's weights: the newest policy, for evaluation."""
-        return Weights(version=self.learner.version, tensors=self.learner.online.state_dict())
+        """A copy of the online network's tensors: the newest policy, for evaluation."""
+        tensors = {name: tensor.clone() for name, tensor in self.learner.online.state_dict().items()}
+        return Weights(version=self.learner.version, tensors=tensors)
 
     def _log(self, display: Display, metrics: dict[str, Any], rate: float) -> None:
         line = {

@@ -15,7 +15,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         run = Run(config, RunDirectory(directory))
         meter = Meter(workload.batch_size, warmup, seconds)
-        while not meter.mark(run.agent_steps):
+        while not meter.mark(bench.decisions(run)):
             run.advance()
         run.fleet.close()
 

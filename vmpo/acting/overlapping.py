@@ -211,7 +211,7 @@ class OverlappingFleet(QueueingFleet):
             batch = self._slots[slot]
             steps = batch.behaviour[..., 0].numel()
             return Collected(batch=batch, episodes=answer.episodes, agent_steps=steps, spent=answer.spent)
-        raise TimeoutError(f"no actor finished an unroll within {WAIT_SECONDS:.0f} s")
+        raise RunFailed(f"no actor finished an unroll within {WAIT_SECONDS:.0f} s")
 
     def _ask(self) -> None:
         """Hand out the free slots, to those first who have the fewest."""
@@ -235,7 +235,7 @@ class OverlappingFleet(QueueingFleet):
         self._processes.append(self._start(process.index))
 
 
-class ActorLost(RuntimeError):
+class ActorLost(RunFailed):
     """An actor's process ended, or its work went wrong in a way that no restart would mend."""
 
 
@@ -279,8 +279,9 @@ def _serve(connection: Connection, make_actor: MakeActor, attempt: int, threads:
         pass
     except (UserError, RunFailed) as error:
         _try_to_send(connection, Answer(faults=faults, error=error))
-    except Exception:
-        _try_to_send(connection, Answer(faults=faults, error=ActorLost(traceback.format_exc())))
+    except Exception as error:
+        lost = ActorLost(f"an actor failed with {type(error).__name__}: {error}; faults.log has the traceback")
+        _try_to_send(connection, Answer(faults=[*faults, traceback.format_exc()], error=lost))
     finally:
         if actor is not None:
             actor.env.close()

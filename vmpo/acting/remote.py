@@ -174,7 +174,7 @@ class RemoteFleet(QueueingFleet):
             self._slowest = max(self._slowest, time.monotonic() - request.since)
             if self._wanted(request):
                 return self._received(unroll)
-        raise TimeoutError(f"no actor finished an unroll within {WAIT_SECONDS:.0f} s")
+        raise RunFailed(f"no actor finished an unroll within {WAIT_SECONDS:.0f} s")
 
     def _oldest_ready(self) -> Any | None:
         """Ray tells the ready ones in an order of its own, in which some would wait until their data is old."""

@@ -13,6 +13,7 @@ from vmpo.config import EnvConfig
 from vmpo.errors import UserError, unknown
 from vmpo.records import VectorEnv
 from vmpo.suites.multitask import MultiTaskEnv
+from vmpo.suites.partial import PartialEnv
 
 Factory: TypeAlias = Callable[[EnvConfig, int, int], VectorEnv]
 """From a configuration, a number of environments and a seed to environments."""
@@ -24,6 +25,7 @@ _ADAPTERS = {
     "control": "vmpo.suites.control",
     "lab": "vmpo.suites.lab",
     "miniworld": "vmpo.suites.miniworld",
+    "memory": "vmpo.suites.memory",
 }
 """Modules of this package, each with a ``make(config, num_envs, seed, render)``."""
 
@@ -74,6 +76,11 @@ def make(config: EnvConfig, num_envs: int, seed: int, render: bool = False) -> V
     ``render`` prepares them for ``render()``, which costs time and memory in some suites. A registered factory is not
     told of it.
     """
+    env = _make_all(config, num_envs, seed, render)
+    return PartialEnv(env, config.hidden) if config.hidden else env
+
+
+def _make_all(config: EnvConfig, num_envs: int, seed: int, render: bool) -> VectorEnv:
     ids = task_ids(config)
     if len(ids) == 1 or config.suite in _SEVERAL_TASKS:
         return _make_one(config, num_envs, seed, render)
