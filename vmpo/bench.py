@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import os
 import statistics
 import tempfile
 import time
@@ -29,6 +30,9 @@ from vmpo.run_directory import RunDirectory
 from vmpo.train import Run
 
 WINDOWS = 3
+CORES = os.cpu_count() or 1
+"""A simulator that takes most of the time has two threads for each: beside the learner, one that waits for its turn
+would otherwise hold up all others."""
 
 
 def _workload(
@@ -77,9 +81,12 @@ _ATARI = EnvConfig(suite="atari", id="breakout", clip_rewards=True)
 _MLP = AgentConfig(hidden=(512, 256), head_units=256)
 
 
-def _locomotion(task: str, num_observations: int, num_actions: int, unroll_length: int = 40) -> Workload:
+def _locomotion(
+    task: str, num_observations: int, num_actions: int, unroll_length: int = 40, simulator_threads: int = 0
+) -> Workload:
+    env = EnvConfig(suite="mujoco", id=task, simulator_threads=simulator_threads)
     return Workload(
-        config=_workload("halfcheetah", EnvConfig(suite="mujoco", id=task), _MLP, 64, unroll_length),
+        config=_workload("halfcheetah", env, _MLP, 64, unroll_length),
         plain=ceiling.Plain(
             simulator=_envpool(task),
             network=lambda: ceiling.mlp(num_observations, (512, 256), 256, 2 * num_actions, nn.ReLU),
@@ -126,7 +133,7 @@ WORKLOADS: dict[str, Workload] = {
         ),
     ),
     "halfcheetah": _locomotion("HalfCheetah-v5", 17, 6),
-    "humanoid": _locomotion("Humanoid-v5", 348, 17),
+    "humanoid": _locomotion("Humanoid-v5", 348, 17, simulator_threads=2 * CORES),
     "breakout": _breakout(
         AgentConfig(pixels="nature", pixel_features=512, head_units=0), lambda: ceiling.nature(4, 512, 4), False
     ),
@@ -135,7 +142,7 @@ WORKLOADS: dict[str, Workload] = {
         lambda: ceiling.ResNetLSTM(4, (16, 32, 32), 256, 4),
         True,
     ),
-    "humanoid-run": _locomotion("HumanoidRun-v1", 67, 21, 63),
+    "humanoid-run": _locomotion("HumanoidRun-v1", 67, 21, 63, simulator_threads=2 * CORES),
 }
 
 

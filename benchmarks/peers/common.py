@@ -103,12 +103,14 @@ class Step(NamedTuple):
 class Pool:
     """EnvPool under the protocol of our own suites, with float32 observations; its steps are counted."""
 
-    def __init__(self, workload: Workload, meter: Meter, num_envs: int) -> None:
+    def __init__(self, workload: Workload, meter: Meter, num_envs: int, crowded: bool = False) -> None:
+        """``crowded`` has two threads for each core, as our own simulator-bound workloads do."""
         import envpool
         from gymnasium.spaces import Box, Discrete
 
         protocol = {"noop_max": 30, "use_fire_reset": False, "reward_clip": True} if workload.pixels else {}
-        self._envs = envpool.make_gymnasium(workload.task, num_envs=num_envs, **protocol)
+        threads = 2 * (os.cpu_count() or 1) if crowded else 0
+        self._envs = envpool.make_gymnasium(workload.task, num_envs=num_envs, num_threads=threads, **protocol)
         self._meter, self.num_envs = meter, num_envs
         low, high, self._dtype = (0, 255, np.uint8) if workload.pixels else (-np.inf, np.inf, np.float32)
         self.observation_space = Box(low, high, self._envs.observation_space.shape, self._dtype)

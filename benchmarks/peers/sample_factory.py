@@ -19,7 +19,7 @@ class PoolEnv(gymnasium.Env):
     def __init__(self, name: str, config: Any, env_config: Any, render_mode: str | None = None) -> None:
         if not _meters:
             _meters.append(Meter(WORKLOADS[name].batch_size, config.warmup, config.window))
-        self.pool = Pool(WORKLOADS[name], _meters[0], config.env_agents)
+        self.pool = Pool(WORKLOADS[name], _meters[0], config.env_agents, config.crowded)
         self.observation_space, self.action_space = self.pool.observation_space, self.pool.action_space
         self.num_agents, self.is_multiagent = config.env_agents, True
 
@@ -36,7 +36,9 @@ def main() -> None:
     serial = "serial" in variant
     groups = 1 if serial else 2  # of environments, one of which is simulated while the other's actions are computed
     parser, _ = parse_sf_args([f"--env={name}"])
-    for option, value in {"env_agents": workload.num_envs // groups, "warmup": warmup, "window": seconds}.items():
+    for option, value in dict(
+        env_agents=workload.num_envs // groups, warmup=warmup, window=seconds, crowded="crowded" in variant
+    ).items():
         parser.add_argument(f"--{option}", default=value)
     parser.set_defaults(
         device="cpu", train_dir=tempfile.mkdtemp(), serial_mode=serial, async_rl=not serial, batched_sampling=True,

@@ -76,7 +76,7 @@ heads = list(workload.heads)  # RecurrentPPO's LSTM has 256 units unless told ot
 options |= dict(net_arch=dict(pi=heads, vf=heads), activation_fn=nn.ReLU, optimizer_kwargs=dict(fused=True))
 model = algorithm(
     policy,
-    PoolVecEnv(Pool(workload, Meter(workload.batch_size, warmup, seconds), workload.num_envs)),
+    PoolVecEnv(Pool(workload, Meter(workload.batch_size, warmup, seconds), workload.num_envs, "crowded" in variant)),
     n_steps=workload.unroll_length,
     batch_size=workload.batch_size,
     n_epochs=1,
