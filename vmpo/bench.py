@@ -46,7 +46,9 @@ def _workload(
     base = presets.get(preset).config
     learner = LearnerConfig(batch_size=num_envs, unroll_length=unroll_length, target_period=10)
     actors = ActorConfig(fleet=fleet, num_envs=num_envs)
-    return replace(base, env=env, agent=agent, learner=learner, actors=actors)
+    # All cores, also where the preset has one thread.
+    run = replace(base.run, threads=0)
+    return replace(base, env=env, agent=agent, learner=learner, actors=actors, run=run)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import signal
 import time
 import traceback
@@ -32,6 +33,9 @@ from vmpo.signals import Stopped
 
 POLL_SECONDS = 0.5
 """How often a waiting learner looks for signals."""
+
+NICENESS = 2
+"""By how much an actor's process gives way to the learner's."""
 
 CLOSE_SECONDS = 10.0
 """How long an actor may take to close its environments before it is killed."""
@@ -253,6 +257,8 @@ def _serve(connection: Connection, make_actor: MakeActor, attempt: int, threads:
     # Signals reach the whole process group; the learner hears them, and ends its actors itself.
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
+    # Where cores are short the learner goes first: an actor that is ahead of it can wait.
+    os.nice(NICENESS)
     torch.set_num_threads(threads)
     keep_freed_memory()
     slots = [shared.tensors() for shared in memory.slots]
