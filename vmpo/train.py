@@ -378,8 +378,7 @@ class Run:
 
     def learner_weights(self) -> Weights:
         """A copy of the online network's tensors: the newest policy, for evaluation."""
-        tensors = {name: tensor.clone() for name, tensor in self.learner.online.state_dict().items()}
-        return Weights(version=self.learner.version, tensors=tensors)
+        return self.learner.online_weights()
 
     def _log(self, display: Display, metrics: dict[str, Any], rate: float) -> None:
         line = {

@@ -131,7 +131,11 @@ class Learner:
 
     def weights(self) -> Weights:
         """A copy of the acting (target) network's tensors."""
-        return Weights(version=self.version, tensors={k: v.clone() for k, v in self.target.state_dict().items()})
+        return Weights(version=self.version, tensors=_copied(self.target))
+
+    def online_weights(self) -> Weights:
+        """A copy of the online network's tensors, which are the newest."""
+        return Weights(version=self.version, tensors=_copied(self.online))
 
     def _to_device(self, batch: Trajectory) -> Trajectory:
         if self.device.type == "cpu":
@@ -302,6 +306,10 @@ class Learner:
             metrics[f"popart/mean/{task}"] = self.statistics.mean[index]
             metrics[f"popart/scale/{task}"] = self.statistics.scale[index]
         return metrics
+
+
+def _copied(network: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in network.state_dict().items()}
 
 
 def _mean(measured: list[dict[str, Tensor]]) -> dict[str, Tensor]:
