@@ -123,11 +123,15 @@ def collected(fleet, count):
         yield fleet.collect().batch
 
 
-def test_an_actor_that_breaks_stops_the_learner_with_its_own_error(make_fleet):
-    fleet, _ = make_fleet(overlapping(), fail_at=10)
+def test_an_actor_that_breaks_ends_the_run_with_one_line_and_reports_its_traceback(make_fleet):
+    reports = []
+    fleet, _ = make_fleet(overlapping(), fail_at=10, report=reports.append)
     fleet.collect()  # The first unroll is whole; the second breaks at its fourth call.
-    with pytest.raises(RuntimeError, match="the simulator broke"):
+    with pytest.raises(RunFailed, match="an actor failed with RuntimeError: the simulator broke") as raised:
         fleet.collect()
+    assert "\n" not in str(raised.value)
+    assert "Traceback" in reports[-1]
+    assert "the simulator broke" in reports[-1]
 
 
 def test_a_killed_actor_is_replaced_and_counted(make_fleet):
