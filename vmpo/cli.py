@@ -161,8 +161,6 @@ def _with_ray(name: str) -> ModuleType:
 
 def _evaluate(arguments: list[str]) -> int:
     options = parse(EvaluateOptions, arguments, "vmpo evaluate")
-    if options.episodes < 1:
-        raise UserError(f"--episodes {options.episodes} must be at least 1")
     from vmpo.evaluation import evaluate_run
 
     result = evaluate_run(
