@@ -1,11 +1,13 @@
 """The figures and tables of docs/results.md, from small CSV files that are committed with them.
 
-    python benchmarks/results.py add FIGURE GROUP RUN_DIRECTORY [--episodes 100]
+    python benchmarks/results.py run FIGURE [--group GROUP] [--seeds 200 201] [--threads 1] [--runs runs]
     python benchmarks/results.py draw
 
-``add`` evaluates a run greedily and keeps its training curve in ``docs/data/FIGURE/GROUP-seedN.csv`` and its evaluation
-in ``docs/data/evaluations.csv``. ``draw`` (``make results``) redraws ``docs/FIGURE.png`` for every folder there: the
-mean over the seeds of a group with its 95 % bootstrap interval, each seed as a thin line; and it prints the table.
+``run`` trains what ``experiments.py`` names FIGURE, one run after another, and goes on with one that was interrupted.
+Each is then evaluated greedily over 100 episodes; its training curve is kept in ``docs/data/FIGURE/GROUP-seedN.csv``
+and its evaluation in ``docs/data/evaluations.csv``. ``draw`` (``make results``) redraws ``docs/FIGURE.png`` for every
+folder there: the mean over the seeds of a group with its 95 % bootstrap interval, each seed as a thin line; and it
+prints the table.
 """
 
 from __future__ import annotations
@@ -13,52 +15,85 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import shlex
+import subprocess
+import sys
+from itertools import groupby
 from pathlib import Path
 
 import matplotlib
 import numpy as np
+from experiments import EXPERIMENTS
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 DATA = Path(__file__).parents[1] / "docs" / "data"
 POINTS = 200
-WINDOW = 100
-"""Episodes of the running mean."""
+EPISODES = 100
 EVALUATION = ("figure", "group", "seed", "agent_steps", "seconds", "training_return", "episodes", "mean", "std")
 
 
-def curve(run: Path) -> list[tuple[int, float, float]]:
+def run(figure: str, group: str, seed: int, threads: int, runs: Path) -> Path:
+    """Train one, or go on with it."""
+    directory = runs / f"{figure}-{group}-seed{seed}"
+    if directory.exists():
+        words = ["resume", str(directory)]
+    else:
+        options = shlex.split(EXPERIMENTS[figure].groups[group])
+        words = [
+            "train",
+            *options,
+            "--seed",
+            str(seed),
+            "--directory",
+            str(directory),
+            "--run.evaluation-episodes",
+            "0",
+        ]
+        if threads:
+            words += ["--run.threads", str(threads), "--env.simulator-threads", str(threads)]
+    subprocess.run([sys.executable, "-m", "vmpo", *words, "--quiet"], check=True)
+    return directory
+
+
+def curve(directory: Path, window: int) -> list[tuple[int, float, float]]:
     """Agent steps, seconds and the mean return of the last episodes, at evenly spread moments."""
-    episodes = [json.loads(line) for line in (run / "episodes.jsonl").read_text().splitlines()]
+    episodes = [json.loads(line) for line in (directory / "episodes.jsonl").read_text().splitlines()]
     returns = np.array([episode["return"] for episode in episodes])
-    chosen = np.unique(np.linspace(min(WINDOW, len(returns)), len(returns), POINTS).astype(int))
+    chosen = np.unique(np.linspace(min(window, len(returns)), len(returns), POINTS).astype(int))
     return [
-        (episodes[n - 1]["agent_steps"], episodes[n - 1]["seconds"], float(returns[max(0, n - WINDOW) : n].mean()))
+        (episodes[n - 1]["agent_steps"], episodes[n - 1]["seconds"], float(returns[max(0, n - window) : n].mean()))
         for n in chosen
     ]
 
 
-def add(figure: str, group: str, run: Path, episodes: int, data: Path) -> None:
+def add(figure: str, group: str, seed: int, directory: Path, data: Path) -> None:
+    """Keep a run's curve and evaluate it."""
     import vmpo
 
-    seed = json.loads((run / "config.json").read_text())["run"]["seed"]
-    rows = curve(run)
+    rows = curve(directory, EXPERIMENTS[figure].window)
     folder = data / figure
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / f"{group}-seed{seed}.csv", "w", newline="") as file:
-        csv.writer(file).writerows([("agent_steps", "seconds", "return"), *((a, round(s, 1), r) for a, s, r in rows)])
-    result = vmpo.evaluate(run, episodes, trust=True).summary()
-    table = data / "evaluations.csv"
-    known = list(csv.DictReader(table.open())) if table.exists() else []
-    known = [row for row in known if (row["figure"], row["group"], row["seed"]) != (figure, group, str(seed))]
+        csv.writer(file).writerows(
+            [("agent_steps", "seconds", "return"), *((a, round(s, 1), round(r, 3)) for a, s, r in rows)]
+        )
+    result = vmpo.evaluate(directory, EPISODES, trust=True).summary()
     steps, seconds, last = rows[-1]
-    values = (figure, group, seed, steps, round(seconds), round(last, 2), episodes)
+    values = (figure, group, seed, steps, round(seconds), round(last, 3), EPISODES)
     new = dict(zip(EVALUATION, (*values, round(result["mean_return"], 2), round(result["std_return"], 2)), strict=True))
-    with open(table, "w", newline="") as file:
+    key = (figure, group, str(seed))
+    known = [row for row in evaluations(data) if (row["figure"], row["group"], row["seed"]) != key]
+    with open(data / "evaluations.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, EVALUATION)
         writer.writeheader()
         writer.writerows(sorted([*known, new], key=lambda row: (row["figure"], row["group"], int(row["seed"]))))
+
+
+def evaluations(data: Path) -> list[dict[str, str]]:
+    table = data / "evaluations.csv"
+    return list(csv.DictReader(table.open())) if table.exists() else []
 
 
 def draw(figure: Path, out: Path) -> None:
@@ -66,10 +101,11 @@ def draw(figure: Path, out: Path) -> None:
     groups: dict[str, list[np.ndarray]] = {}
     for path in sorted(figure.glob("*.csv")):
         groups.setdefault(path.stem.rpartition("-seed")[0], []).append(np.loadtxt(path, delimiter=",", skiprows=1))
-    picture, axes = plt.subplots(figsize=(7, 3.6), dpi=120)
+    experiment = EXPERIMENTS[figure.name]
+    picture, axes = plt.subplots(figsize=(7, 3.6), dpi=100)
     generator = np.random.default_rng(0)
-    for index, (group, seeds) in enumerate(groups.items()):
-        colour = f"C{index}"
+    for index, group in enumerate(name for name in experiment.groups if name in groups):
+        colour, seeds = f"C{index}", groups[group]
         for rows in seeds:
             axes.plot(rows[:, 0], rows[:, 2], color=colour, linewidth=0.6, alpha=0.5)
         grid = np.linspace(max(rows[0, 0] for rows in seeds), min(rows[-1, 0] for rows in seeds), POINTS)
@@ -79,7 +115,8 @@ def draw(figure: Path, out: Path) -> None:
             draws = generator.integers(len(seeds), size=(500, len(seeds)))
             low, high = np.percentile(values[draws].mean(1), [2.5, 97.5], axis=0)
             axes.fill_between(grid, low, high, color=colour, alpha=0.2, linewidth=0)
-    axes.set(title=figure.name, xlabel="agent steps", ylabel=f"return, mean of {WINDOW} episodes")
+    axes.axhline(experiment.bar, color="gray", linewidth=0.8, linestyle="--")
+    axes.set(title=figure.name, xlabel="agent steps", ylabel=f"return, mean of {experiment.window} episodes")
     axes.grid(alpha=0.3)
     axes.legend()
     picture.tight_layout()
@@ -87,25 +124,47 @@ def draw(figure: Path, out: Path) -> None:
     plt.close(picture)
 
 
+def table(data: Path) -> str:
+    """A row for each curve, its seeds in their order."""
+    lines = [
+        "| task | curve | `vmpo train` | seeds | agent steps | greedy, 100 episodes | training | seconds |",
+        "|" + "---|" * 8,
+    ]
+    for (figure, group), found in groupby(evaluations(data), key=lambda row: (row["figure"], row["group"])):
+        rows = list(found)
+        experiment = EXPERIMENTS[figure]
+        greedy = ", ".join(f"{float(row['mean']):,.5g} ± {float(row['std']):,.3g}" for row in rows)
+        trained = ", ".join(f"{float(row['training_return']):,.5g}" for row in rows)
+        steps, seconds = (", ".join(f"{float(row[key]):,.0f}" for row in rows) for key in ("agent_steps", "seconds"))
+        lines.append(
+            f"| {figure} | {group} | `{experiment.groups[group]}` | {', '.join(row['seed'] for row in rows)} | {steps} "
+            f"| {greedy} | {trained} (of {experiment.window}) | {seconds} |"
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA)
     commands = parser.add_subparsers(dest="command", required=True)
-    adding = commands.add_parser("add")
-    adding.add_argument("figure")
-    adding.add_argument("group")
-    adding.add_argument("run", type=Path)
-    adding.add_argument("--episodes", type=int, default=100)
+    running = commands.add_parser("run")
+    running.add_argument("figure", choices=EXPERIMENTS)
+    running.add_argument("--group", help="one of the curves; all if not given")
+    running.add_argument("--seeds", type=int, nargs="+", help="the experiment's if not given")
+    running.add_argument("--threads", type=int, default=0, help="of torch and of the simulator; 0: all cores")
+    running.add_argument("--runs", type=Path, default=Path("runs"))
     commands.add_parser("draw")
     options = parser.parse_args()
-    if options.command == "add":
-        add(options.figure, options.group, options.run, options.episodes, options.data)
+    if options.command == "run":
+        experiment = EXPERIMENTS[options.figure]
+        for seed in options.seeds or experiment.seeds:
+            for group in [options.group] if options.group else experiment.groups:
+                directory = run(options.figure, group, seed, options.threads, options.runs)
+                add(options.figure, group, seed, directory, options.data)
         return
     for figure in sorted(path for path in options.data.iterdir() if path.is_dir()):
         draw(figure, options.data.parent / f"{figure.name}.png")
-        print(f"docs/{figure.name}.png")
-    for row in csv.DictReader((options.data / "evaluations.csv").open()):
-        print(" | ".join(row.values()))
+    print(table(options.data))
 
 
 if __name__ == "__main__":
