@@ -76,6 +76,20 @@ def test_the_same_seed_gives_the_same_run(tmp_path, core):
     assert a != c
 
 
+def test_the_learning_rate_reaches_its_final_value_with_the_last_frame(tmp_path):
+    config = small_config(learner={"final_learning_rate": 1e-5}, run={"frames": 240})
+    run = Run(config, RunDirectory(tmp_path))
+    rates = []
+    while run.frames < 240:
+        run.advance()
+        rates.append(run.learner.optimiser.param_groups[0]["lr"])
+    run.fleet.close()
+    steps = [rates[i] - rates[i + 1] for i in range(len(rates) - 1)]
+    assert rates[-1] == pytest.approx(1e-5)
+    assert rates[0] > 0.85 * config.learner.learning_rate
+    assert steps == [pytest.approx(steps[0])] * len(steps)
+
+
 def test_resume_continues_counters_and_curves(tmp_path):
     vmpo.train(small_config(run={"frames": 120}), tmp_path, quiet=True)
     result = vmpo.resume(tmp_path, frames=240, quiet=True)

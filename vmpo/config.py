@@ -187,6 +187,9 @@ class LearnerConfig:
     """Learner steps between two target updates (T_target). Baselines act by their newest weights after each unroll."""
     learning_rate: float = 1e-4
     """Adam's step size (Sec. 4)."""
+    final_learning_rate: float | None = None
+    """Adam's step size for the networks at the end of run.frames, reached in a straight line; None: no schedule, as in
+    the paper."""
     multiplier_learning_rate: float | None = None
     """Adam's step size for eta and alpha; None uses learning_rate, as the paper does."""
     max_gradient_norm: float | None = None

@@ -155,6 +155,7 @@ def _positive_numbers(config: Config) -> list[tuple[str, float | None]]:
     return [
         *named,
         ("learner.learning_rate", config.learner.learning_rate),
+        ("learner.final_learning_rate", config.learner.final_learning_rate),
         ("learner.multiplier_learning_rate", config.learner.multiplier_learning_rate),
         ("learner.max_gradient_norm", config.learner.max_gradient_norm),
         ("run.video_seconds", config.run.video_seconds),

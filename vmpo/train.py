@@ -235,7 +235,7 @@ class Run:
         self.agent_steps += collected.agent_steps * self.replicas.count
         version = self.learner.version
         with self.stopwatch.phase("learn"):
-            metrics = self.learner.update(collected.batch, safe_moment=self.stop.check)
+            metrics = self.learner.update(collected.batch, self.frames / self.config.run.frames, self.stop.check)
         if self.learner.skipped_in_a_row:
             self.news.skipped.append(self.learner.diagnosis)
             if self.learner.skipped_in_a_row > self.config.learner.max_skipped:

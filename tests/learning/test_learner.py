@@ -127,6 +127,17 @@ def test_multipliers_have_their_own_learning_rate():
     assert abs(learner.multipliers.alphas["policy"].item() - before) == pytest.approx(0.5, rel=1e-3)
 
 
+def test_the_learning_rate_falls_in_a_straight_line_and_that_of_the_multipliers_stays():
+    settings = {"learning_rate": 4e-3, "final_learning_rate": 1e-3, "multiplier_learning_rate": 0.5}
+    learner = new_learner(small_config(learner=settings))
+    rates = []
+    for progress in (0.0, 0.5, 1.0, 1.5):
+        learner.update(random_unrolls(learner, seed=1), progress)
+        rates.append([group["lr"] for group in learner.optimiser.param_groups])
+    expected = [[4e-3, 0.5], [2.5e-3, 0.5], [1e-3, 0.5], [1e-3, 0.5]]
+    assert rates == [pytest.approx(pair) for pair in expected]
+
+
 def test_the_exact_temperature_meets_its_bound_on_every_batch():
     learner = new_learner(small_config(loss={"exact_temperature": True, "epsilon_temperature": 0.1}))
     for seed in range(3):

@@ -54,11 +54,14 @@ class Learner:
             fused=True,
         )
 
-    def update(self, batch: Trajectory, safe_moment: Callable[[], None] = lambda: None) -> dict[str, Tensor]:
+    def update(
+        self, batch: Trajectory, progress: float = 0.0, safe_moment: Callable[[], None] = lambda: None
+    ) -> dict[str, Tensor]:
         """One step on the total loss (Eq. 1), averaged over all replicas. Metrics stay on the device.
 
-        Replicas are the virtual ones, one after another in this process, of all processes. ``safe_moment`` is called
-        between them, where nothing has changed yet: it may raise to give the update up.
+        Replicas are the virtual ones, one after another in this process, of all processes. ``progress`` is the share
+        of the run that is over. ``safe_moment`` is called between replicas, where nothing has changed yet: it may
+        raise to give the update up.
         """
         lag = self.version - batch.versions.double().mean()
         # Where the acting weights were the target's, the recorded distributions are the target's outputs.
@@ -89,6 +92,7 @@ class Learner:
         metrics["gradient_norm"] = self._clip_gradient()
         # The one synchronisation of an update, at its end, where all of its work is queued.
         if bool(torch.isfinite(metrics["loss"] + metrics["gradient_norm"] + _gradient_norm(self.multipliers))):
+            self.optimiser.param_groups[0]["lr"] = self._learning_rate(progress)
             self.optimiser.step()
             self.multipliers.project_()
             self._move_statistics(statistics)
@@ -259,6 +263,11 @@ class Learner:
             # A solved temperature has no gradient; the last replica's stays, as it does within a process.
             self.replicas.broadcast_(self.multipliers.temperature, source=-1)
         return dict(zip(metrics, numbers, strict=True))
+
+    def _learning_rate(self, progress: float) -> float:
+        """Of the networks; the multipliers keep theirs."""
+        first, last = self.config.learner.learning_rate, self.config.learner.final_learning_rate
+        return first if last is None else first + (last - first) * min(1.0, progress)
 
     def _clip_gradient(self) -> Tensor:
         """Scale the networks' gradient down where the configuration bounds it; its norm before that."""
