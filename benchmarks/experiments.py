@@ -20,6 +20,41 @@ class Experiment:
     """Episodes of the running mean."""
 
 
+# Baselines have V-MPO's network, environments, batches and passes; step sizes were tuned for each.
+_PPO = "--loss.algorithm ppo"
+_IMPALA = "--loss.algorithm impala --loss.returns vtrace --learner.passes 1"
+_LSTM = "--agent.core lstm --agent.lstm-units 64"
+_TRANSFORMER = (
+    "--agent.core transformer --agent.transformer-layers 2 --agent.transformer-width 64 --agent.transformer-mlp 128 "
+    "--agent.transformer-heads 2 --agent.transformer-memory 104 --learner.unroll-length 104 --learner.passes 2 "
+    "--learner.target-period 8"
+)
+
 EXPERIMENTS: dict[str, Experiment] = {
-    "cartpole": Experiment(groups={"vmpo": "cartpole"}, seeds=(200, 201, 202, 203, 204), bar=500.0),
+    "cartpole": Experiment(
+        groups={
+            "vmpo": "cartpole",
+            "ppo": f"cartpole {_PPO} --learner.learning-rate 1e-3",
+            "impala": f"cartpole {_IMPALA}",
+        },
+        seeds=(200, 201, 202, 203, 204),
+        bar=500.0,
+    ),
+    "lunarlander": Experiment(groups={"vmpo": "lunarlander"}, bar=250.0),
+    "memory-30": Experiment(
+        groups={
+            "lstm": f"cartpole --env memory:30 {_LSTM} --frames 330000",
+            "feed-forward": "cartpole --env memory:30 --frames 330000",
+        },
+        bar=0.9,
+        sampled=True,
+        window=1000,
+    ),
+    "memory-100": Experiment(
+        groups={"transformer": f"cartpole --env memory:100 {_TRANSFORMER} --frames 1030000"},
+        bar=0.9,
+        sampled=True,
+        window=1000,
+    ),
+    "cartpole-hidden": Experiment(groups={"lstm": f"cartpole --env.hidden 1 3 {_LSTM} --frames 200000"}, bar=475.0),
 }

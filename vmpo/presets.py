@@ -80,6 +80,19 @@ def _classic(name: str, env_id: str, summary: str, frames: int, **loss: Any) -> 
     )
 
 
+_LANDER = _classic("lunarlander", "LunarLander-v3", "land between the flags (needs Box2D)", 1_000_000)
+_LANDER = replace(
+    _LANDER,
+    config=replace(
+        _LANDER.config,
+        # What a landing is worth shows hundreds of steps later: longer unrolls, a longer horizon, less noise.
+        loss=replace(_LANDER.config.loss, discount=0.999, gae_lambda=0.98, control_variate=True),
+        learner=replace(_LANDER.config.learner, unroll_length=128, target_period=64, learning_rate=1e-3),
+        actors=ActorConfig(num_envs=32),
+    ),
+)
+
+
 def _locomotion(name: str, env_id: str, summary: str, frames: int) -> Preset:
     """MuJoCo bodies from state: one recipe for all of them."""
     return Preset(
@@ -320,7 +333,7 @@ _GAPS_SMALL = Preset(
 PRESETS: dict[str, Preset] = {
     "cartpole": _classic("cartpole", "CartPole-v1", "the default: CartPole-v1 in under a minute", 100_000),
     "acrobot": _classic("acrobot", "Acrobot-v1", "swing a two-link arm above the bar", 300_000),
-    "lunarlander": _classic("lunarlander", "LunarLander-v3", "land between the flags (needs Box2D)", 1_000_000),
+    "lunarlander": _LANDER,
     "pendulum": _classic("pendulum", "Pendulum-v1", "swing up a pendulum: continuous actions", 300_000, discount=0.95),
     "halfcheetah": _locomotion("halfcheetah", "HalfCheetah-v4", "run with a planar cheetah", 10_000_000),
     "ant": _locomotion("ant", "Ant-v4", "run with a four-legged ant", 20_000_000),
