@@ -1,6 +1,6 @@
 """The figures and tables of docs/results.md, from small CSV files that are committed with them.
 
-    python benchmarks/results.py run FIGURE [--group GROUP] [--seeds 200 201] [--threads 1] [--runs runs]
+    python benchmarks/results.py run FIGURE [--group GROUP] [--seeds 300 301] [--threads 1] [--runs runs]
     python benchmarks/results.py draw
 
 ``run`` trains what ``experiments.py`` names FIGURE, one run after another, and goes on with one that was interrupted.

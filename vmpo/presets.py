@@ -87,7 +87,14 @@ _LANDER = replace(
         _LANDER.config,
         # What a landing is worth shows hundreds of steps later: longer unrolls, a longer horizon, less noise.
         loss=replace(_LANDER.config.loss, discount=0.999, gae_lambda=0.98, control_variate=True),
-        learner=replace(_LANDER.config.learner, unroll_length=128, target_period=64, learning_rate=1e-3),
+        learner=replace(
+            _LANDER.config.learner,
+            unroll_length=128,
+            passes=12,
+            target_period=96,
+            learning_rate=1e-3,
+            final_learning_rate=1e-4,
+        ),
         actors=ActorConfig(num_envs=32),
     ),
 )
