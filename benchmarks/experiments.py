@@ -40,6 +40,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         seeds=(300, 301, 302, 303, 304),
         bar=500.0,
     ),
+    "halfcheetah": Experiment(
+        groups={"vmpo": "halfcheetah", "ppo": f"halfcheetah {_PPO}", "impala": f"halfcheetah {_IMPALA}"}, bar=7400.0
+    ),
+    "cheetah-run": Experiment(groups={"vmpo": "cheetah-run"}, bar=450.0),
+    "walker-walk": Experiment(groups={"vmpo": "walker-walk"}, bar=600.0),
     "lunarlander": Experiment(groups={"vmpo": "lunarlander"}, bar=250.0),
     "memory-30": Experiment(
         groups={
