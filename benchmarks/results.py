@@ -115,7 +115,8 @@ def draw(figure: Path, out: Path) -> None:
             draws = generator.integers(len(seeds), size=(500, len(seeds)))
             low, high = np.percentile(values[draws].mean(1), [2.5, 97.5], axis=0)
             axes.fill_between(grid, low, high, color=colour, alpha=0.2, linewidth=0)
-    axes.axhline(experiment.bar, color="gray", linewidth=0.8, linestyle="--")
+    if experiment.bar is not None:
+        axes.axhline(experiment.bar, color="gray", linewidth=0.8, linestyle="--")
     axes.set(title=figure.name, xlabel="agent steps", ylabel=f"return, mean of {experiment.window} episodes")
     axes.grid(alpha=0.3)
     axes.legend()
