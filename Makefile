@@ -38,7 +38,7 @@ bench-peers: install
 	$(BIN)/python -m benchmarks.peers
 
 results: install
-	$(BIN)/python benchmarks/results.py draw
+	$(BIN)/python -m benchmarks.results draw
 
 docs: install
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'

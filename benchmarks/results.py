@@ -1,7 +1,7 @@
 """The figures and tables of docs/results.md, from small CSV files that are committed with them.
 
-    python benchmarks/results.py run FIGURE [--group GROUP] [--seeds 300 301] [--threads 1] [--runs runs]
-    python benchmarks/results.py draw
+    python -m benchmarks.results run FIGURE [--group GROUP] [--seeds 300 301] [--threads 1] [--runs runs]
+    python -m benchmarks.results draw
 
 ``run`` trains what ``experiments.py`` names FIGURE, one run after another, and goes on with one that was interrupted.
 Each is then evaluated greedily over 100 episodes; its training curve is kept in ``docs/data/FIGURE/GROUP-seedN.csv``
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
-from experiments import EXPERIMENTS
+from benchmarks.experiments import EXPERIMENTS
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
