@@ -23,6 +23,7 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
+
 from benchmarks.experiments import EXPERIMENTS
 
 matplotlib.use("Agg")

@@ -86,7 +86,7 @@ _LANDER = replace(
     config=replace(
         _LANDER.config,
         # What a landing is worth shows hundreds of steps later: longer unrolls, a longer horizon, less noise.
-        loss=replace(_LANDER.config.loss, discount=0.999, gae_lambda=0.98, control_variate=True),
+        loss=replace(_LANDER.config.loss, discount=0.999, gae_lambda=0.98, epsilon_policy=0.003, control_variate=True),
         learner=replace(
             _LANDER.config.learner,
             unroll_length=128,
