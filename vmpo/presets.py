@@ -116,8 +116,8 @@ def _locomotion(name: str, env_id: str, summary: str, frames: int) -> Preset:
                 initial_std=0.3,
                 policy_init_scale=0.01,
             ),
-            # A slower covariance keeps exploring: the samples then fall more often, and the mean learns more from them.
-            loss=LossConfig(**{**_SMALL_LOSS, "epsilon_covariance": 5e-5}),
+            # The paper's returns: with GAE the cheetah earned three quarters as much. A slower covariance explores longer.
+            loss=LossConfig(**{**_SMALL_LOSS, "returns": "n_step", "epsilon_covariance": 5e-5}),
             learner=LearnerConfig(
                 batch_size=8,
                 unroll_length=32,
