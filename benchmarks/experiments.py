@@ -44,6 +44,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "halfcheetah": Experiment(
         groups={
             "vmpo": "halfcheetah",
+            "vmpo-gae": "halfcheetah --loss.returns gae",
             "ppo": f"halfcheetah {_PPO} --loss.entropy-cost 0 --loss.returns gae",
             "impala": f"halfcheetah {_IMPALA} --loss.entropy-cost 0 --loss.gae-lambda 1",
         },
