@@ -42,13 +42,14 @@ EXPERIMENTS: dict[str, Experiment] = {
         bar=500.0,
     ),
     "halfcheetah": Experiment(
+        groups={"vmpo": "halfcheetah", "vmpo-n-step": "halfcheetah --loss.returns n_step"}, bar=7400.0
+    ),
+    "halfcheetah-baselines": Experiment(
         groups={
-            "vmpo": "halfcheetah",
-            "vmpo-n-step": "halfcheetah --loss.returns n_step",
-            "ppo": f"halfcheetah {_PPO} --loss.entropy-cost 0",
-            "impala": f"halfcheetah {_IMPALA} --loss.entropy-cost 0 --loss.gae-lambda 1",
+            "vmpo": _SHORT,
+            "ppo": f"{_SHORT} {_PPO} --loss.entropy-cost 0 --learner.passes 4",
+            "impala": f"{_SHORT} {_IMPALA} --loss.entropy-cost 0 --loss.gae-lambda 1",
         },
-        bar=7400.0,
     ),
     "halfcheetah-ablations": Experiment(
         groups={
