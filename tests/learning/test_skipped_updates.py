@@ -68,8 +68,8 @@ def test_the_diagnosis_says_where_it_was():
 def test_a_run_whose_updates_all_fail_stops_with_a_diagnosis_and_can_be_resumed(tmp_path, monkeypatch):
     update = Learner.update
 
-    def sabotaged(self, batch, **options):
-        return update(self, poisoned(batch, float("nan")) if self.learner_step >= 3 else batch)
+    def sabotaged(self, batch, *options):
+        return update(self, poisoned(batch, float("nan")) if self.learner_step >= 3 else batch, *options)
 
     monkeypatch.setattr(Learner, "update", sabotaged)
     with pytest.raises(RunFailed, match="5 updates in a row"):
