@@ -275,7 +275,8 @@ def test_fleet_time_is_split_into_phases_that_sum_to_one(tmp_path):
     shares = run.stopwatch.shares()
     run.fleet.close()
     assert sum(shares.values()) == pytest.approx(1.0)
-    assert min(shares["simulate"], shares["infer"], shares["learn"]) > 0.01
+    # A phase that nobody measures has no share at all; how large one is depends on what else the machine does.
+    assert min(shares["simulate"], shares["infer"], shares["learn"]) > 0.0
     assert time.perf_counter() - started < 60
 
 
