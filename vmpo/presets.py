@@ -116,7 +116,7 @@ def _locomotion(name: str, env_id: str, summary: str, frames: int) -> Preset:
                 initial_std=0.3,
                 policy_init_scale=0.01,
             ),
-            # A slow covariance keeps exploring: samples fall over more often, and the mean learns more from them.
+            # A slow covariance goes on exploring; greedy, that was worth more than it cost in training.
             loss=LossConfig(**{**_SMALL_LOSS, "epsilon_covariance": 5e-5}),
             learner=LearnerConfig(
                 batch_size=8,
