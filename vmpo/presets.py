@@ -116,7 +116,7 @@ def _locomotion(name: str, env_id: str, summary: str, frames: int) -> Preset:
                 initial_std=0.3,
                 policy_init_scale=0.01,
             ),
-            # A slow covariance goes on exploring; greedy, that was worth more than it cost in training.
+            # A slow covariance goes on exploring for longer.
             loss=LossConfig(**{**_SMALL_LOSS, "epsilon_covariance": 5e-5}),
             learner=LearnerConfig(
                 batch_size=8,
