@@ -13,7 +13,7 @@ class Experiment:
     seeds: tuple[int, ...] = (300, 301, 302)
     """Reported ones. Settings were tuned on others, as far as docs/results.md does not say otherwise."""
     bar: float | None = None
-    """What V-MPO is to reach, drawn as a line: greedy over 100 episodes, or the last training episodes for memory."""
+    """What V-MPO is to reach, drawn as a line: greedy over 100 episodes, or the last training episodes for Pong and memory."""
     window: int = 100
     """Episodes of the running mean."""
 
@@ -60,9 +60,15 @@ EXPERIMENTS: dict[str, Experiment] = {
             "learned-temperature": f"{_SHORT} --loss.exact-temperature False",
         },
     ),
+    "ant": Experiment(groups={"vmpo": "ant"}, bar=5000.0),
+    "humanoid": Experiment(groups={"vmpo": "humanoid"}, bar=5000.0),
     "cheetah-run": Experiment(groups={"vmpo": "cheetah-run"}, bar=450.0),
     "walker-walk": Experiment(groups={"vmpo": "walker-walk"}, bar=600.0),
     "lunarlander": Experiment(groups={"vmpo": "lunarlander"}, bar=250.0),
+    "pong": Experiment(
+        groups={"vmpo": "pong", "ppo": f"pong {_PPO}", "impala": f"pong {_IMPALA}"}, seeds=(300, 301), bar=18.0
+    ),
+    "breakout": Experiment(groups={"vmpo": "breakout"}, seeds=(300,), bar=100.0),
     "memory-30": Experiment(
         groups={
             "lstm": f"cartpole --env memory:30 {_LSTM} --frames 330000",
