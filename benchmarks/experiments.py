@@ -13,7 +13,7 @@ class Experiment:
     seeds: tuple[int, ...] = (300, 301, 302)
     """Reported ones. Settings were tuned on others, as far as docs/results.md does not say otherwise."""
     bar: float | None = None
-    """What V-MPO is to reach, drawn as a line: greedy over 100 episodes, or the last training episodes for Pong and memory."""
+    """What V-MPO is to reach, drawn as a line: greedy over 100 episodes; for Pong and memory in training."""
     window: int = 100
     """Episodes of the running mean."""
 
