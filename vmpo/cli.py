@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import io
 import json
+import math
 import os
 import re
 import shlex
@@ -331,9 +332,10 @@ def _report(result: Any, as_json: bool) -> int:
     if not FIRST_PROCESS:
         return 0
     state = "finished" if result.finished else "stopped"
+    returns = f"mean return of the last episodes {result.return_mean:.1f}"
     print(
         f"{state} at {result.frames:,} frames ({result.agent_steps:,} agent steps, {result.seconds:.1f} s); "
-        f"mean return of the last episodes {result.return_mean:.1f}"
+        f"{'no episode has ended yet' if math.isnan(result.return_mean) else returns}"
     )
     evaluation = None if result.evaluation is None else result.evaluation.summary()
     if evaluation is not None:
