@@ -108,12 +108,14 @@ def _locomotion(name: str, env_id: str, summary: str, frames: int) -> Preset:
             preset=name,
             env=EnvConfig(suite="mujoco", id=env_id, stagger=True),
             agent=AgentConfig(
-                hidden=(256, 256),
+                # One shared layer: with two, the policy's gradient drowns the value's, which then explains nothing.
+                hidden=(256,),
+                head_units=256,
                 activation="elu",
                 layer_norm=True,
                 normalise_observations=True,
-                head_units=0,
                 initial_std=0.3,
+                bounded_mean=True,
                 policy_init_scale=0.01,
             ),
             # A slow covariance goes on exploring for longer.
