@@ -150,8 +150,9 @@ class LossConfig:
     """Weight samples by min(1, pi_target / pi_behaviour) (App. E; off in the paper)."""
     advantage_scale: Literal["sigma", "raw"] = "sigma"
     """Divide advantages by the task's PopArt scale before the E-step, or leave them raw."""
-    entropy_cost: float = 0.01
-    """Weight of the entropy bonus of IMPALA and PPO; V-MPO has none."""
+    entropy_cost: float | None = None
+    """Weight of the mean entropy, which is added to what is maximised; None: 0.01 for IMPALA and PPO, none for V-MPO,
+    as in the paper."""
     clip_ratio: float = 0.2
     """PPO: how far the ratio to the acting policy may move before its gradient stops."""
     value_cost: float = 1.0

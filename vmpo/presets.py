@@ -145,13 +145,15 @@ def _arcade(name: str, game: str, summary: str, frames: int) -> Preset:
             preset=name,
             env=EnvConfig(suite="atari", id=game, clip_rewards=True, life_loss_discount=0.0),
             agent=AgentConfig(pixels="nature", pixel_features=512, head_units=0, policy_init_scale=0.01),
-            loss=LossConfig(**_PIXEL_LOSS),
+            # Without the entropy Pong's policy was all but deterministic while it still lost every other game.
+            loss=LossConfig(**_PIXEL_LOSS, entropy_cost=0.01),
             learner=LearnerConfig(
                 batch_size=8,
                 unroll_length=32,
                 passes=3,
                 target_period=12,
                 learning_rate=5e-4,
+                final_learning_rate=5e-5,
                 multiplier_learning_rate=1e-2,
             ),
             actors=ActorConfig(num_envs=32),

@@ -112,6 +112,8 @@ def vmpo(
         expected_log_probs=samples.expected_log_probs,
     )
     loss = fit.policy_loss + improvement.temperature_loss + fit.alpha_loss
+    if config.entropy_cost:
+        loss = loss - config.entropy_cost * masked_mean(samples.entropies, samples.valid)
     return loss, {**improvement.metrics, **fit.metrics}
 
 
@@ -141,7 +143,7 @@ def impala(
         advantages=samples.advantages,
         entropies=samples.entropies,
         valid=samples.valid,
-        entropy_cost=config.entropy_cost,
+        entropy_cost=_entropy_cost(config),
     )
     return loss, metrics | _distances(samples)
 
@@ -157,9 +159,13 @@ def ppo(
         entropies=samples.entropies,
         valid=samples.valid,
         clip_ratio=config.clip_ratio,
-        entropy_cost=config.entropy_cost,
+        entropy_cost=_entropy_cost(config),
     )
     return loss, metrics | _distances(samples)
+
+
+def _entropy_cost(config: LossConfig) -> float:
+    return 0.01 if config.entropy_cost is None else config.entropy_cost
 
 
 def _distances(samples: Evaluation) -> dict[str, Tensor]:
