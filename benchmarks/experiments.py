@@ -66,7 +66,14 @@ EXPERIMENTS: dict[str, Experiment] = {
     "walker-walk": Experiment(groups={"vmpo": "walker-walk"}, bar=600.0),
     "lunarlander": Experiment(groups={"vmpo": "lunarlander"}, bar=250.0),
     "pong": Experiment(
-        groups={"vmpo": "pong", "ppo": f"pong {_PPO}", "impala": f"pong {_IMPALA}"}, seeds=(300, 301), bar=18.0
+        groups={
+            "vmpo": "pong",
+            "no-entropy": "pong --loss.entropy-cost 0 --learner.final-learning-rate 5e-4",
+            "ppo": f"pong {_PPO}",
+            "impala": f"pong {_IMPALA}",
+        },
+        seeds=(301, 302),
+        bar=18.0,
     ),
     "breakout": Experiment(groups={"vmpo": "breakout"}, seeds=(300,), bar=100.0),
     "memory-30": Experiment(

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import argparse
 import csv
+import fcntl
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -54,7 +56,10 @@ def run(figure: str, group: str, seed: int, threads: int, runs: Path) -> Path:
         ]
         if threads:
             words += ["--run.threads", str(threads), "--env.simulator-threads", str(threads)]
-    subprocess.run([sys.executable, "-m", "vmpo", *words, "--quiet"], check=True)
+    command = [sys.executable, "-m", "vmpo", *words, "--quiet", "--json"]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    if not json.loads(output.splitlines()[-1])["finished"]:
+        raise SystemExit(f"{directory} was stopped; the same command goes on with it")
     return directory
 
 
@@ -85,11 +90,15 @@ def add(figure: str, group: str, seed: int, directory: Path, data: Path) -> None
     values = (figure, group, seed, steps, round(seconds), round(last, 3), EPISODES)
     new = dict(zip(EVALUATION, (*values, round(result["mean_return"], 2), round(result["std_return"], 2)), strict=True))
     key = (figure, group, str(seed))
+    # Two of these may end at the same time.
+    folder_lock = os.open(data, os.O_RDONLY)
+    fcntl.flock(folder_lock, fcntl.LOCK_EX)
     known = [row for row in evaluations(data) if (row["figure"], row["group"], row["seed"]) != key]
     with open(data / "evaluations.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, EVALUATION)
         writer.writeheader()
         writer.writerows(sorted([*known, new], key=lambda row: (row["figure"], row["group"], int(row["seed"]))))
+    os.close(folder_lock)
 
 
 def evaluations(data: Path) -> list[dict[str, str]]:
