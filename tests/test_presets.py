@@ -39,6 +39,10 @@ def test_paper_presets_use_no_option_beyond_the_paper(name):
     assert config.learner.multiplier_learning_rate is None
     assert config.loss.returns == "n_step"
     assert not config.loss.exact_temperature
+    assert not config.loss.control_variate
+    assert not config.loss.entropy_cost
+    assert config.learner.final_learning_rate is None
+    assert config.learner.max_gradient_norm is None
     assert not config.loss.importance_weights
     assert config.loss.top_fraction == 0.5
     assert config.loss.top_scope == "replica"
