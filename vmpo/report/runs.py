@@ -111,9 +111,7 @@ def _read_settings(path: Path) -> dict[str, str]:
     several versions can stand side by side. Nothing that a configuration names is imported.
     """
     if not path.is_file():
-        inside = next(path.parent.glob("*/config.json"), None)
-        hint = "" if inside is None else f"; it contains runs, such as {inside.parent}: name them instead"
-        raise UserError(f"{path.parent} holds no run (no config.json){hint}")
+        raise RunDirectory(path.parent).no_run()
     try:
         values = json.loads(path.read_bytes())
         if not isinstance(values, dict):
