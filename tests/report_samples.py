@@ -95,3 +95,9 @@ def large_groups(runs: int, points: int) -> list[Group]:
 
 def groups_of(*paths: Path) -> list[Group]:
     return grouped(read_runs(paths))
+
+
+def write_evaluation(run: Path, agent_steps: int, **summary: Any) -> None:
+    """As ``vmpo.evaluation`` leaves it in a run directory."""
+    values = {"mean_return": 1.0, "std_return": 0.0, "episodes": 100, "agent_steps": agent_steps, **summary}
+    (run / "evaluation.json").write_text(json.dumps({"summary": values, "episodes": []}))

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from vmpo.cli import _first_message, main
+from vmpo.arguments import first_message, split
+from vmpo.cli import _print_evaluation, _report, main
 from vmpo.errors import UserError
 from vmpo.learning import checkpoint
+from vmpo.options import EvaluateOptions, ExportOptions, TrainOptions
+from vmpo.result import RunResult
+from vmpo.run_directory import RunDirectory
+from vmpo.train import Run
 
 SMALL = [
     "--agent.hidden", "8", "--learner.batch-size", "4", "--learner.unroll-length", "8", "--actors.num-envs", "4",
@@ -21,6 +28,10 @@ def run(capsys, *arguments):
     code = main([str(argument) for argument in arguments])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
 @pytest.fixture
@@ -49,7 +60,7 @@ def test_training_resuming_and_evaluating_print_json_last(finished_run, capsys):
     ids=["colours", "lines", "plain"],
 )
 def test_the_message_is_taken_out_of_the_parsers_box(box):
-    assert _first_message(box) == "no number"
+    assert first_message(box) == "no number"
 
 
 def test_flags_may_stand_alone(finished_run, capsys):
@@ -74,12 +85,14 @@ def test_a_sampled_range_is_recorded_in_the_runs_configuration(tmp_path, capsys)
 
 
 def test_help_explains_every_option(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["train", "--help"])
-    assert stop.value.code == 0
-    text = capsys.readouterr().out
+    code, text, _ = run(capsys, "train", "--help")
+    assert code == 0
+    assert text.startswith("usage: vmpo train [PRESET] ")
     for option in ("--loss.epsilon-temperature", "--agent.transformer-memory", "--env.noop-max", "--run.frames"):
         assert option in text
+    assert "--quiet, --no-quiet" in text
+    assert run(capsys, "help", "train")[1] == text
+    assert run(capsys, "help")[:2] == run(capsys, "--help")[:2]
 
 
 def test_presets_are_listed_and_shown(capsys):
@@ -126,3 +139,141 @@ def test_a_run_on_a_users_module_says_how_it_is_used_again(capsys, tmp_path):
     code, out, _ = run(capsys, "train", "--env", "probes:Counting-v0", *SMALL, "--directory", directory)
     assert code == 0
     assert f"evaluate: vmpo evaluate '{directory}' --trust" in out
+
+
+@pytest.mark.parametrize(
+    "words", ["train --seed 1 cartpole", "train --quiet cartpole", "train --agent.hidden 8 8 cartpole"]
+)
+def test_the_preset_may_come_after_the_options(words):
+    alone, options = split(TrainOptions, words.split()[1:])
+    assert alone == ["cartpole"]
+    assert "cartpole" not in options
+
+
+def test_a_value_is_not_taken_for_the_preset():
+    assert split(TrainOptions, ["--directory", "cartpole", "--env.id=cartpole", "--run.wandb", "cartpole"])[0] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ("--frames 1e5", "--run.frames 100000"),
+        ("--frames=100_000 --seed 2.0", "--run.frames 100000 --run.seed 2"),
+        ("--agent.hidden 1e2 8 --seed -1", "--agent.hidden 100 8 --run.seed -1"),
+        ("--run.log-steps None", "--run.log-steps None"),
+        ("--env atari:pong", "--env.suite atari --env.id pong"),
+        ("--quiet", "--quiet"),
+        ("--quiet True --run.tensorboard False", "--quiet --run.no-tensorboard"),
+        ("--loss.exact_temperature=False", "--loss.no-exact-temperature"),
+        ("--no-quiet --loss.discount 1e-1", "--no-quiet --loss.discount 1e-1"),
+    ],
+)
+def test_options_are_taken_as_people_write_them(given, taken):
+    alone, options = split(TrainOptions, given.split())
+    assert (alone, options) == ([], taken.split())
+    assert split(TrainOptions, options) == (alone, options)
+
+
+def test_numbers_and_flags_reach_the_configuration(tmp_path, capsys):
+    small = " ".join(SMALL).replace("--frames 64", "--frames 6.4e1").replace("--quiet True", "--quiet").split()
+    assert run(capsys, "train", *small, "--seed", "1e1", "cartpole", "--directory", tmp_path / "run")[0] == 0
+    config = RunDirectory(tmp_path / "run").read_config()
+    assert (config.run.frames, config.run.seed, config.run.tensorboard) == (64, 10, False)
+
+
+def test_a_directory_may_be_named_where_it_has_a_place():
+    assert split(EvaluateOptions, ["--directory", "d", "--episodes", "3"]) == (["d"], ["--episodes", "3"])
+    assert split(ExportOptions, ["--out", "agent.pt2", "--directory", "d"]) == (["d", "agent.pt2"], [])
+
+
+@pytest.mark.parametrize("command", [["train", "--help"], ["presets"]])
+def test_a_reader_that_leaves_ends_a_command_quietly(command):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vmpo", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait()) == ("", 0)
+
+
+def test_a_finished_run_says_so_and_is_not_evaluated_again(tmp_path, capsys, monkeypatch):
+    small = ["3" if word == "0" else word for word in SMALL]
+    first = run(capsys, "train", "cartpole", *small, "--directory", tmp_path / "run", "--json")[1].splitlines()
+    before = contents(tmp_path)
+
+    def play(*_, **__):
+        raise AssertionError("it was evaluated again")
+
+    monkeypatch.setattr("vmpo.evaluation.evaluate_weights", play)
+    for frames in ([], ["--frames", "64"]):
+        code, out, _ = run(capsys, "resume", tmp_path / "run", *frames, "--quiet", "--json")
+        assert code == 0
+        again = out.splitlines()
+        assert again[0] == "already finished at 64 frames; --frames M trains on, to M in all"
+        assert again[1:3] == first[1:3]
+        assert again[1].startswith("greedy evaluation: ")
+        assert json.loads(again[-1]) == json.loads(first[-1])
+    assert contents(tmp_path) == before
+
+
+def test_an_evaluation_that_is_missing_or_of_other_weights_is_made(tmp_path, capsys):
+    small = ["3" if word == "0" else word for word in SMALL]
+    assert run(capsys, "train", "cartpole", *small, "--directory", tmp_path / "run")[0] == 0
+    file = tmp_path / "run" / "evaluation.json"
+    good = file.read_text()
+    for damaged in ("", "[]", '{"summary": {"learner_step": 1}}', good.replace('"learner_step"', '"step"')):
+        file.write_text(damaged)
+        assert "greedy evaluation" in run(capsys, "resume", tmp_path / "run", "--quiet")[1]
+        assert file.read_text() == good
+
+
+@pytest.mark.parametrize("frames", [32, 63])
+def test_fewer_frames_than_there_are_change_nothing(finished_run, capsys, frames):
+    before = contents(finished_run)
+    code, out, err = run(capsys, "resume", finished_run, "--frames", frames)
+    assert (code, out) == (2, "")
+    assert err == f"vmpo: {finished_run} has 64 frames already; --frames {frames} must be more\n"
+    assert contents(finished_run) == before
+
+
+def test_an_evaluation_names_its_checkpoint(finished_run, capsys):
+    out = run(capsys, "evaluate", finished_run, "--episodes", "1")[1].splitlines()
+    assert out[0] == "checkpoint: learner step 16, 64 agent steps"
+    _, out, err = run(capsys, "evaluate", finished_run, "--episodes", "1", "--json")
+    assert err == "checkpoint: learner step 16, 64 agent steps\n"
+    assert (json.loads(out)["learner_step"], json.loads(out)["agent_steps"]) == (16, 64)
+
+
+def test_an_untrained_checkpoint_is_called_so(tmp_path, capsys, monkeypatch):
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "loop", killed)
+    assert run(capsys, "train", "cartpole", *SMALL, "--directory", tmp_path / "run")[0] == 130
+    out = run(capsys, "evaluate", tmp_path / "run", "--episodes", "1")[1]
+    assert out.startswith("checkpoint: learner step 0, 0 agent steps; it is untrained: no later one was saved\n")
+
+
+def test_a_directory_that_holds_a_run_on_a_users_module_names_the_whole_command(tmp_path, capsys):
+    train = ["train", "--env", "probes:Counting-v0", *SMALL, "--directory", tmp_path / "a run"]
+    assert run(capsys, *train)[0] == 0
+    code, _, err = run(capsys, *train)
+    assert code == 2
+    assert err.endswith(f"already holds a run; use another --directory, or: vmpo resume '{tmp_path}/a run' --trust\n")
+
+
+def test_what_a_killed_start_left_is_no_obstacle(tmp_path, capsys):
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    for rubbish in (".lock", ".config.json.1.tmp"):
+        (tmp_path / "run" / rubbish).touch()
+    assert run(capsys, "train", "cartpole", *SMALL, "--directory", tmp_path / "run")[0] == 0
+
+
+def test_small_returns_have_digits(capsys):
+    result = RunResult(
+        directory=Path("d"), learner_steps=1, agent_steps=1, frames=1, seconds=1.0, return_mean=0.9612, evaluation=None,
+        finished=True,
+    )  # fmt: skip
+    _report(result, False)
+    assert capsys.readouterr().out.splitlines()[0].endswith("mean return of the last episodes 0.9612")
+    _print_evaluation({"mean_return": 0.00312, "std_return": 0.1, "episodes": 3}, False, "greedy")
+    assert capsys.readouterr().out == "greedy evaluation: 0.00312 +- 0.1 over 3 episodes\n"

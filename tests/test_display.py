@@ -92,6 +92,7 @@ def test_a_pipe_gets_plain_lines_even_where_colour_is_forced(monkeypatch: pytest
         display.note("checkpoint [red]written")
         display.update({"frames": 52_000})
     assert stream.getvalue().splitlines() == [
+        "title",
         (
             "frames 51,200/100,000  steps/s 9,812  return 213.4 (100 episodes)  length 213  eta 0.42  kl/bound 0.93"
             "  left 0:00:05"
@@ -105,7 +106,7 @@ def test_the_default_stream_is_standard_error(capsys: pytest.CaptureFixture[str]
     with make_display(100, "title") as display:
         display.update({"frames": 1})
     captured = capsys.readouterr()
-    assert captured.err == "frames 1/100\n"
+    assert captured.err == "title\nframes 1/100\n"
     assert captured.out == ""
 
 
@@ -241,3 +242,10 @@ def test_the_panel_says_what_has_been_wrong_for_long_and_which_faults_were_survi
     assert "temperature has not met its bound for 600 updates" in stream.getvalue()
     assert "2 survived" in stream.getvalue()
     assert "survived" not in shown({**LINE, "faults/environment": 0, "skipped_updates": 0})
+
+
+@pytest.mark.parametrize(
+    ("score", "text"), [(0.9612, "0.9612"), (-9.87654, "-9.877"), (21.04, "21.0"), (-1234.56, "-1,234.6"), (0.0, "0")]
+)
+def test_a_small_return_has_four_digits(score: float, text: str) -> None:
+    assert f"return {text} (100 episodes)" in summary_line({"return_mean": score, "window_episodes": 100}, 10)

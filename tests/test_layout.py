@@ -36,7 +36,7 @@ MAY_IMPORT = {
     },
     "presets": {"config", "errors"},
     "run_directory": {"config", "errors", "user_code"},
-    "report": {"__version__", "config", "errors", "scores", "run_directory", "report"},
+    "report": {"__version__", "config", "errors", "presets", "scores", "run_directory", "report"},
 }
 """Rooms that are not named here (train, bench, cli, the package itself) stand at the top and may import all."""
 

@@ -323,3 +323,48 @@ def test_ranges_are_sampled_from_python_too(tmp_path):
     config = replace(small_config(), preset="paper-gym-walker2d", loss=replace(preset.loss, epsilon_policy=0.01))
     vmpo.train(config, tmp_path, quiet=True)
     assert 0.005 <= RunDirectory(tmp_path).read_config().loss.epsilon_mean <= 0.01
+
+
+@pytest.mark.parametrize("where", ["between unrolls", "within an unroll"])
+def test_a_run_that_is_stopped_writes_a_last_line(tmp_path, monkeypatch, where):
+    """Lines are hours apart here, so that only the last is written."""
+    config = small_config(learner={"passes": 2}, run={"frames": 480, "log_steps": None, "log_seconds": 1e6})
+    advance = Run.advance
+
+    def stopping(run):
+        if run.learner.learner_step == 7:
+            run.stop.request()
+            if where == "within an unroll":
+                raise Stopped
+        return advance(run)
+
+    monkeypatch.setattr(Run, "advance", stopping)
+    result = vmpo.train(config, tmp_path, quiet=True)
+    assert not result.finished
+    (line,) = lines(tmp_path / "metrics.jsonl")
+    assert (line["learner_step"], line["frames"]) == (result.learner_steps, result.frames)
+    assert result.learner_steps == 8
+    assert line["temperature"] is not None
+
+
+def test_the_directory_of_a_run_is_shown_first(tmp_path, capsys):
+    vmpo.train(small_config(), tmp_path / "run")
+    assert capsys.readouterr().err.splitlines()[0].startswith(f"{tmp_path / 'run'} (")
+
+
+def test_a_folder_of_other_files_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(UserError, match=r"is not empty \(it holds thesis.tex\); use another --directory"):
+        vmpo.train(small_config(), tmp_path, quiet=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_run_can_be_resumed_to_the_frames_it_was_resumed_to_before(tmp_path):
+    """Learners that are started again by a cluster do so; an unroll may have gone beyond these frames."""
+    vmpo.train(small_config(), tmp_path, quiet=True)
+    assert vmpo.resume(tmp_path, frames=100, quiet=True).frames == 120
+    again = vmpo.resume(tmp_path, frames=100, quiet=True)
+    assert (again.frames, again.finished, again.trained) == (120, True, False)
+    for frames in (96, 119, 120):
+        with pytest.raises(UserError, match=f"has 120 frames already; --frames {frames} must be more"):
+            vmpo.resume(tmp_path, frames=frames, quiet=True)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from vmpo.records import EpisodeResult
 
 if TYPE_CHECKING:
-    from vmpo.train import Run, RunResult
+    from vmpo.result import RunResult
+    from vmpo.train import Run
 
 
 class Callback:

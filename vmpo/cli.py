@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib
-import io
 import json
 import math
 import os
 import re
-import shlex
+import select
 import sys
 import typing
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
-
-import tyro
+from typing import Any
 
 from vmpo import presets
+from vmpo.arguments import Options, parse, split
 from vmpo.config import Config
+from vmpo.display import return_text
 from vmpo.errors import RunFailed, UserError, missing_extra, unknown
 from vmpo.metrics import plain_numbers
 from vmpo.options import (
@@ -37,7 +34,7 @@ from vmpo.options import (
     WatchOptions,
 )
 from vmpo.run_directory import RunDirectory
-from vmpo.user_code import modules_of
+from vmpo.suites import is_environment
 
 USAGE = """usage: vmpo COMMAND ...
 
@@ -54,14 +51,35 @@ USAGE = """usage: vmpo COMMAND ...
 
 'vmpo COMMAND --help' explains every option of a command."""
 
-Options = TypeVar("Options")
-
 FIRST_PROCESS = os.environ.get("RANK", "0") == "0"
 """False in all but one of the learner processes that torchrun starts."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    """Carry out a command; its exit code."""
+    try:
+        code = _carry_out(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
+        return code
+    except UserError as error:
+        # Learner processes that were started together all end by it, and one of them says so.
+        if FIRST_PROCESS:
+            print(f"vmpo: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            return 0
+        print(f"vmpo: {error}", file=sys.stderr)
+        return 2
+    except RunFailed as error:
+        print(f"vmpo: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("vmpo: interrupted", file=sys.stderr)
+        return 130
+
+
+def _carry_out(arguments: list[str]) -> int:
     commands = {
         "train": _train,
         "sweep": _sweep,
@@ -74,43 +92,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "presets": _presets,
         "bench": _bench,
     }
-    try:
-        if not arguments or arguments[0] in ("-h", "--help"):
-            print(USAGE)
-            return 0
-        if arguments[0] == "--version":
-            from vmpo import __version__
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:2], "--help"]
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    command, *rest = arguments
+    if command == "--version":
+        from vmpo import __version__
 
-            print(f"vmpo {__version__}")
-            return 0
-        if arguments[0] not in commands:
-            raise unknown("command", arguments[0], commands)
-        return commands[arguments[0]](arguments[1:])
-    except UserError as error:
-        # Learner processes that were started together all end by it, and one of them says so.
-        if FIRST_PROCESS:
-            print(f"vmpo: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"vmpo: {error}", file=sys.stderr)
-        return 2
-    except RunFailed as error:
-        print(f"vmpo: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("vmpo: interrupted", file=sys.stderr)
-        return 130
+        print(f"vmpo {__version__}")
+        return 0
+    if command.startswith("-"):
+        later = next((word for word in rest if word in commands), "COMMAND")
+        raise UserError(f"options come after the command: vmpo {later} {command} ...")
+    if command not in commands:
+        raise unknown("command", command, commands)
+    try:
+        return commands[command](rest)
+    except SystemExit as stop:
+        # After the help of a command.
+        return int(stop.code or 0)
+
+
+def _nobody_reads() -> bool:
+    """Whether standard output is a pipe whose reader, such as head, has left; what remains then goes nowhere."""
+    try:
+        output = sys.stdout.fileno()
+    except OSError:
+        return False
+    pipe = select.poll()
+    pipe.register(output, 0)
+    left = any(event & select.POLLERR for _, event in pipe.poll(0))
+    if left:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    return left
 
 
 def _configured(kind: Callable[..., Options], command: str, arguments: list[str]) -> tuple[Options, Config, str]:
     """Options and configuration of a command that takes a preset and any field, and the default for its directory."""
-    name = presets.DEFAULT
-    custom = _option(arguments, "--env") is not None
-    if arguments and not arguments[0].startswith("-"):
-        name = arguments.pop(0)
+    custom = any(word.split("=")[0] == "--env" for word in arguments)
+    words, arguments = split(typing.cast(type, kind), arguments)
+    if len(words) > 1:
+        raise UserError(f"vmpo {command} takes one preset, not {' and '.join(words)}")
+    name = words[0] if words else presets.DEFAULT
+    if name not in presets.PRESETS and is_environment(name):
+        raise UserError(f"{name} is an environment, not a preset; use --env {name}")
     preset, sections = presets.get(name), [f.name for f in dataclasses.fields(Config) if f.name != "preset"]
     default = kind(**{section: getattr(preset.config, section) for section in sections})
-    options = parse(type(default), _expand(arguments), f"vmpo {command} {name}", default)
+    options = parse(type(default), arguments, f"vmpo {command} [PRESET]", default)
     config = Config(preset=name, **{section: getattr(options, section) for section in sections})
     label = re.sub(r"[^A-Za-z0-9.-]+", "-", config.env.id) if custom else name
     return options, config, f"{label}-{datetime.now():%Y%m%d-%H%M%S}"
@@ -144,7 +174,7 @@ def _sweep(arguments: list[str]) -> int:
     module = _with_ray("sweep")
     rows = module.sweep(config, directory, options.trials, options.address, options.quiet)
     print("\n".join(module.table(rows)))
-    print(f"evaluate the best: vmpo evaluate {shlex.quote(directory)}/best")
+    print(f"evaluate the best: {RunDirectory(f'{directory}/best').command('evaluate')}")
     if options.json:
         print(json.dumps({"directory": directory, "trials": rows}))
     return 0
@@ -173,6 +203,9 @@ def _evaluate(arguments: list[str]) -> int:
         best=options.best,
         trust=options.trust,
     )
+    steps = f"learner step {result.learner_step:,}, {result.agent_steps:,} agent steps"
+    untrained = "" if result.learner_step else "; it is untrained: no later one was saved"
+    print(f"checkpoint: {steps}{untrained}", file=sys.stderr if options.json else sys.stdout)
     _print_evaluation(result.summary(), options.json, "sampled" if options.sampled else "greedy")
     return 0
 
@@ -239,114 +272,26 @@ def _bench(arguments: list[str]) -> int:
     return 0
 
 
-def parse(kind: type[Options], arguments: list[str], program: str, default: Options | None = None) -> Options:
-    """tyro with flags that take a value each, and its error boxes folded into one line."""
-    for argument in arguments:
-        flag = argument.split("=")[0]
-        if flag.startswith("--") and flag != "--help" and flag.replace("_", "-") not in _flags(kind):
-            raise unknown("option", flag, _flags(kind))
-    arguments = _with_values(arguments)
-    kwargs: dict[str, Any] = {} if default is None else {"default": default}
-    captured = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(captured):
-            return tyro.cli(kind, args=arguments, prog=program, config=(tyro.conf.FlagConversionOff,), **kwargs)
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        raise UserError(_first_message(captured.getvalue())) from None
-
-
-def _with_values(arguments: list[str]) -> list[str]:
-    """Let ``--quiet`` and ``--json`` stand alone: True is filled in."""
-    filled: list[str] = []
-    for index, argument in enumerate(arguments):
-        filled.append(argument)
-        following = arguments[index + 1] if index + 1 < len(arguments) else "--"
-        if argument in ("--quiet", "--json", "--sampled", "--best", "--held-out", "--trust") and following not in (
-            "True",
-            "False",
-        ):
-            filled.append("True")
-    return filled
-
-
-def _flags(kind: type, prefix: str = "--") -> set[str]:
-    """Every option of a record, nested sections included."""
-    flags: set[str] = set()
-    for name, hint in typing.get_type_hints(kind).items():
-        if dataclasses.is_dataclass(hint):
-            flags |= _flags(typing.cast(type, hint), f"{prefix}{name}.")
-        else:
-            flags.add(f"{prefix}{name}".replace("_", "-"))
-    return flags
-
-
-def _first_message(boxes: str) -> str:
-    """The text of tyro's first error box, drawn in colours or in plain letters, without its title and its help."""
-    parts: list[list[str]] = [[]]
-    for line in re.sub(r"\x1b\[[0-9;]*m", "", boxes).splitlines():
-        text = line.strip(" │|")
-        if re.match(r"[╭╰+─-]{2}", text):
-            parts.append([])
-        else:
-            parts[-1].append(text)
-    texts = [" ".join(part).strip() for part in parts]
-    # A plain box begins with its title, where a drawn one has it in the frame.
-    message = next((text for text in texts[1:] if text), "")
-    return message or "the options could not be read"
-
-
-def _option(arguments: list[str], flag: str) -> str | None:
-    for index, argument in enumerate(arguments):
-        if argument.startswith(f"{flag}="):
-            return argument.split("=", 1)[1]
-        if argument == flag:
-            if index + 1 == len(arguments) or arguments[index + 1].startswith("--"):
-                raise UserError(f"{flag} needs a value, such as {flag} CartPole-v1")
-            return arguments[index + 1]
-    return None
-
-
-def _expand(arguments: list[str]) -> list[str]:
-    """Short forms: --env, --frames and --seed stand for fields of a section."""
-    from vmpo.suites import parse_env
-
-    env = _option(arguments, "--env")
-    expanded: list[str] = []
-    skip = False
-    for argument in arguments:
-        if skip:
-            skip = False
-        elif argument.split("=")[0] == "--env":
-            skip = "=" not in argument
-        else:
-            expanded.append(re.sub(r"^--(frames|seed)(?=$|=)", r"--run.\1", argument))
-    if env is not None:
-        suite, name = parse_env(env)
-        expanded += ["--env.suite", suite, "--env.id", name]
-    return expanded
-
-
 def _report(result: Any, as_json: bool) -> int:
     if not FIRST_PROCESS:
         return 0
-    state = "finished" if result.finished else "stopped"
-    returns = f"mean return of the last episodes {result.return_mean:.1f}"
-    print(
-        f"{state} at {result.frames:,} frames ({result.agent_steps:,} agent steps, {result.seconds:.1f} s); "
-        f"{'no episode has ended yet' if math.isnan(result.return_mean) else returns}"
-    )
+    if result.trained:
+        state = "finished" if result.finished else "stopped"
+        returns = f"mean return of the last episodes {return_text(result.return_mean)}"
+        print(
+            f"{state} at {result.frames:,} frames ({result.agent_steps:,} agent steps, {result.seconds:.1f} s); "
+            f"{'no episode has ended yet' if math.isnan(result.return_mean) else returns}"
+        )
+    else:
+        print(f"already finished at {result.frames:,} frames; --frames M trains on, to M in all")
     evaluation = None if result.evaluation is None else result.evaluation.summary()
     if evaluation is not None:
         _print_evaluation(evaluation, False, "greedy")
-    where = Path(result.directory)
     command = "evaluate" if result.finished else "resume"
-    trust = " --trust" if modules_of(RunDirectory(where).read_config(trust=True)) else ""
-    print(f"{command}: vmpo {command} {shlex.quote(str(where))}{trust}")
+    print(f"{command}: {RunDirectory(result.directory).command(command)}")
     if as_json:
-        fields = {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}
-        print(json.dumps(plain_numbers({**fields, "directory": str(where), "evaluation": evaluation})))
+        fields = {f.name: getattr(result, f.name) for f in dataclasses.fields(result) if f.name != "trained"}
+        print(json.dumps(plain_numbers({**fields, "directory": str(result.directory), "evaluation": evaluation})))
     return 0
 
 
@@ -358,10 +303,9 @@ def _print_evaluation(summary: dict[str, Any], as_json: bool, how: str) -> None:
         print(f"{how} evaluation, return over {summary['episodes'] // len(summary['tasks'])} episodes of each task:")
         print("\n".join(task_table(summary["tasks"])))
     else:
-        print(
-            f"{how} evaluation: {summary['mean_return']:.2f} +- {summary['std_return']:.2f} "
-            f"over {summary['episodes']} episodes"
-        )
+        mean, deviation = summary["mean_return"], summary["std_return"]
+        digits = ".4g" if abs(mean) < 10 else ".2f"
+        print(f"{how} evaluation: {mean:{digits}} +- {deviation:{digits}} over {summary['episodes']} episodes")
     if "unfinished" in summary:
         from vmpo.acting.evaluate import LONGEST_EPISODE
 

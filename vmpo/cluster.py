@@ -31,9 +31,9 @@ from vmpo.learning.checkpoint import available
 from vmpo.learning.replicas import RENDEZVOUS, ReplicaLost, Replicas, share_of
 from vmpo.presets import settled
 from vmpo.problems import check, cluster_problems
+from vmpo.result import RunResult
 from vmpo.run_directory import RunDirectory
 from vmpo.signals import StopSignal
-from vmpo.train import RunResult
 
 POLL_SECONDS = 0.5
 """How often the learners are looked after."""
@@ -74,7 +74,7 @@ def _run(config: Config, cluster: ClusterConfig, order: Order, quiet: bool) -> R
     check(config, cluster.learners)
     if found := cluster_problems(cluster, config):
         raise UserError("; ".join(found))
-    title = f"{config.preset}: {config.env.id}"
+    title = f"{order.directory} ({config.preset}: {config.env.id})"
     assert cluster.address is not None
     with (
         connected(cluster.address, cluster.actors + cluster.learners),

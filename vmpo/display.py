@@ -64,9 +64,10 @@ class Display:
 class PlainDisplay(Display):
     """One line of text per update, for log files and pipes; a complaint once, when it begins."""
 
-    def __init__(self, stream: TextIO, total_frames: int) -> None:
+    def __init__(self, stream: TextIO, total_frames: int, title: str) -> None:
         self._stream = stream
         self._total_frames = total_frames
+        self._title = title
         self._health = Health()
         self._complaints: dict[str, str] = {}
 
@@ -79,6 +80,10 @@ class PlainDisplay(Display):
 
     def note(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
+
+    def __enter__(self) -> Self:
+        self.note(self._title)
+        return self
 
 
 class LiveDisplay(Display):
@@ -188,7 +193,7 @@ def make_display(total_frames: int, title: str, *, quiet: bool = False, stream: 
     # Ask the stream too: rich takes FORCE_COLOR for a terminal, which would fill a log file with cursor movements.
     if stream.isatty() and console.is_interactive:
         return LiveDisplay(console, total_frames, title)
-    return PlainDisplay(stream, total_frames)
+    return PlainDisplay(stream, total_frames, title)
 
 
 def summary_line(line: Mapping[str, Any], total_frames: int) -> str:
@@ -198,7 +203,7 @@ def summary_line(line: Mapping[str, Any], total_frames: int) -> str:
     ratios = [value for _, value in _finite_group(line, "kl_over_bound/")]
     shown = {
         "steps/s {:,.0f}": line.get("steps_per_second"),
-        "return {:,.1f}" + ("" if window is None else f" ({window:,} episodes)"): line.get("return_mean"),
+        "return {}" + ("" if window is None else f" ({window:,} episodes)"): line.get("return_mean"),
         "length {:,.0f}": line.get("length_mean"),
         "eta {:.3g}": line.get("temperature"),
         "kl/bound {:.2f}": max(ratios, default=None),
@@ -206,9 +211,14 @@ def summary_line(line: Mapping[str, Any], total_frames: int) -> str:
     for template, value in shown.items():
         number = finite(value)
         if number is not None:
-            parts.append(template.format(number))
+            parts.append(template.format(return_text(number) if template.startswith("return") else number))
     left = time_left(line, total_frames)
     return "  ".join(parts if left is None else [*parts, f"left {left}"])
+
+
+def return_text(number: float) -> str:
+    """A return in few digits: four of a small one, of which a decimal would not tell how good it is."""
+    return f"{number:.4g}" if abs(number) < 10 else f"{number:,.1f}"
 
 
 def time_left(line: Mapping[str, Any], total_frames: int) -> timedelta | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
+import math
 from pathlib import Path
 
 from vmpo import suites
@@ -11,8 +14,9 @@ from vmpo.actors import new_actor, set_threads
 from vmpo.config import Config
 from vmpo.errors import UserError
 from vmpo.learning import checkpoint
-from vmpo.records import Weights
-from vmpo.run_directory import RunDirectory
+from vmpo.metrics import plain_numbers
+from vmpo.records import EpisodeResult, Weights
+from vmpo.run_directory import RunDirectory, put
 
 
 def evaluate_weights(
@@ -52,4 +56,48 @@ def evaluate_run(
         config = dataclasses.replace(config, env=dataclasses.replace(config.env, held_out=True))
     saved = checkpoint.chosen(run_directory.checkpoints, best)
     set_threads(config)
-    return evaluate_weights(config, checkpoint.online_weights(saved), episodes, greedy=greedy, seed=seed)
+    result = evaluate_weights(config, checkpoint.online_weights(saved), episodes, greedy=greedy, seed=seed)
+    return dataclasses.replace(
+        result, learner_step=saved.progress["learner_step"], agent_steps=saved.progress.get("agent_steps", 0)
+    )
+
+
+def final_evaluation(
+    config: Config, directory: RunDirectory, weights: Weights, learner_step: int, agent_steps: int
+) -> EvaluationResult | None:
+    """That of a run's end, if it asks for one. It is kept in the run directory, and not played again."""
+    episodes = config.run.evaluation_episodes
+    known = _stored(directory, learner_step) if episodes else None
+    if not episodes or known is not None:
+        return known
+    played = evaluate_weights(config, weights, episodes)
+    result = dataclasses.replace(played, learner_step=learner_step, agent_steps=agent_steps)
+    lines = [{"task": e.task, "return": e.episode_return, "length": e.length} for e in result.episodes]
+    # A full disk shall not take the result from the user, who is told it in any case.
+    with contextlib.suppress(OSError):
+        put(directory.evaluation_file, plain_numbers({"summary": result.summary(), "episodes": lines}))
+    return result
+
+
+def _stored(directory: RunDirectory, learner_step: int) -> EvaluationResult | None:
+    """The evaluation on file, if it is of this learner step and can be read."""
+    try:
+        values = json.loads(directory.evaluation_file.read_text())
+        summary = values["summary"]
+        if summary["learner_step"] != learner_step:
+            return None
+        return EvaluationResult(
+            episodes=tuple(
+                EpisodeResult(
+                    task=str(line["task"]),
+                    episode_return=math.nan if line["return"] is None else float(line["return"]),
+                    length=int(line["length"]),
+                )
+                for line in values["episodes"]
+            ),
+            unfinished=int(summary.get("unfinished", 0)),
+            learner_step=learner_step,
+            agent_steps=int(summary["agent_steps"]),
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None

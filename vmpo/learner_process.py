@@ -14,9 +14,10 @@ import torch
 from vmpo.acting.remote import Crew
 from vmpo.config import Config
 from vmpo.display import Display
+from vmpo.result import RunResult
 from vmpo.signals import StopSignal
 from vmpo.surroundings import Surroundings
-from vmpo.train import RunResult, resume, train
+from vmpo.train import resume, train
 
 PATIENCE = 60.0
 """Seconds that a learner which is started again waits for the end of the one before it."""

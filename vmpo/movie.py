@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import UInt8
 from typing_extensions import Self
 
-from vmpo.errors import UserError, missing_extra, unknown
+from vmpo.errors import UserError, missing_extra
 
 FASTEST = {".mp4": 60.0, ".gif": 50.0}
 """Frames per second that players of a format keep up with; its keys are the formats. A gif counts in 1/100 s."""
@@ -29,7 +29,7 @@ ENCODING = {
 def check_format(path: Path) -> None:
     """Refuse what could not be written, before any frame is made: another suffix, or no encoder."""
     if path.suffix.lower() not in FASTEST:
-        raise unknown("video format", path.suffix or path.name, FASTEST)
+        raise UserError(f"unknown video format {path.suffix or path.name!r}; known: {', '.join(sorted(FASTEST))}")
     if importlib.util.find_spec("imageio_ffmpeg") is None:
         raise missing_extra("imageio-ffmpeg", "video")
 

@@ -25,10 +25,11 @@ class Sections:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(Sections):
-    """Short forms: --env ID or SUITE:ID, --frames N for --run.frames, --seed S for --run.seed."""
+    """Train an agent by a preset, one of those that 'vmpo presets' lists and cartpole without one; the defaults below
+    are its own. Short forms: --env ID or SUITE:ID, --frames N for --run.frames, --seed S for --run.seed."""
 
     directory: str | None = None
-    """Run directory; by default runs/PRESET-DATE-TIME."""
+    """New run directory; by default runs/PRESET-DATE-TIME."""
     quiet: bool = False
     """Print nothing while training."""
     json: bool = False
@@ -39,6 +40,9 @@ class TrainOptions(Sections):
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions(Sections):
+    """Train several agents by a preset, each with its own draw from the preset's ranges; the defaults below are the
+    preset's. Short forms: --env ID or SUITE:ID, --frames N for --run.frames, --seed S for --run.seed."""
+
     trials: int = 8
     """Runs, each with its own seed and its own values from the preset's ranges."""
     directory: str | None = None

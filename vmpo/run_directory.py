@@ -5,17 +5,21 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from vmpo import config as configuration
 from vmpo.config import Config
 from vmpo.errors import UserError
 from vmpo.user_code import modules_of
+
+MOST_NAMED = 12
+"""Runs of a folder that a message lists."""
 
 
 class RunDirectory:
@@ -36,10 +40,28 @@ class RunDirectory:
     def videos(self) -> Path:
         return self.path / "videos"
 
+    @property
+    def evaluation_file(self) -> Path:
+        return self.path / "evaluation.json"
+
+    def command(self, name: str) -> str:
+        """A command on this run, as it is to be typed."""
+        try:
+            trust = " --trust" if modules_of(self._read()) else ""
+        except UserError:
+            trust = ""
+        return f"vmpo {name} {shlex.quote(str(self.path))}{trust}"
+
     def check_new(self) -> None:
-        """Refuse a folder that holds a run already."""
+        """Refuse a folder that holds a run already, or anything else but what a start that was killed left there."""
         if self.config_file.exists():
-            raise UserError(f"{self.path} already holds a run; use 'vmpo resume {self.path}' or another --directory")
+            raise UserError(f"{self.path} already holds a run; use another --directory, or: {self.command('resume')}")
+        inside = sorted(self.path.iterdir()) if self.path.is_dir() else []
+        others = [path.name for path in inside if path.name[0] != "." and path != self.checkpoints]
+        if self.checkpoints in inside and any(self.checkpoints.iterdir()):
+            others.append(self.checkpoints.name)
+        if others:
+            raise UserError(f"{self.path} is not empty (it holds {others[0]}); use another --directory")
 
     def create(self, config: Config) -> None:
         """Claim a new or empty folder for a run."""
@@ -76,9 +98,7 @@ class RunDirectory:
         """Put the configuration in place, whole or not at all."""
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-            temporary = self.path / f".config.{os.getpid()}.tmp"
-            temporary.write_text(json.dumps(configuration.to_dict(config), indent=2) + "\n")
-            temporary.rename(self.config_file)
+            put(self.config_file, configuration.to_dict(config))
         except OSError as error:
             raise UserError(f"cannot write to {self.path}: {error.strerror}") from error
 
@@ -101,10 +121,29 @@ class RunDirectory:
         try:
             values = json.loads(self.config_file.read_text())
         except FileNotFoundError:
-            raise UserError(f"{self.path} holds no run (no config.json)") from None
+            raise self.no_run() from None
         except (OSError, ValueError, RecursionError) as error:
             raise UserError(f"{self.config_file} cannot be read: {error}") from error
         return configuration.from_dict(values)
+
+    def no_run(self) -> UserError:
+        """An error for a folder without a configuration, which names the runs around it."""
+        above = next((path for path in self.path.parents if RunDirectory(path).config_file.is_file()), None)
+        inside = [str(file.parent) for file in sorted(self.path.glob("*/config.json"))]
+        hint = ""
+        if above is not None:
+            hint = f"; it lies in the run {above}: name that instead"
+        elif inside:
+            more = f" and {len(inside) - MOST_NAMED} more" if len(inside) > MOST_NAMED else ""
+            hint = f"; it contains runs, such as {', '.join(inside[:MOST_NAMED])}{more}: name one instead"
+        return UserError(f"{self.path} holds no run (no config.json){hint}")
+
+
+def put(path: Path, values: dict[str, Any]) -> None:
+    """Write JSON, whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(values, indent=2) + "\n")
+    temporary.replace(path)
 
 
 def _flock(file: IO[str]) -> bool:

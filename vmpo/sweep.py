@@ -24,9 +24,10 @@ from vmpo.errors import RunFailed, UserError
 from vmpo.learning.checkpoint import available
 from vmpo.metrics import plain_numbers
 from vmpo.problems import check
-from vmpo.run_directory import RunDirectory
+from vmpo.result import RunResult
+from vmpo.run_directory import RunDirectory, put
 from vmpo.surroundings import Surroundings
-from vmpo.train import RunResult, resume, train
+from vmpo.train import resume, train
 
 PATIENCE = 60.0
 """Seconds to wait for the processes of an interrupted sweep to end."""
@@ -129,7 +130,7 @@ def run_trial(parameters: dict[str, Any], trials: dict[str, Trial]) -> None:
         shutil.rmtree(trial.path, ignore_errors=True)
         result = train(trial.config, trial.path, quiet=True, around=around)
     if result.finished:
-        _put(trial.result_file, outcome(result))
+        put(trial.result_file, outcome(result))
         tune.report({"score": outcome(result)["score"]})
 
 
@@ -145,7 +146,7 @@ def summarise(trials: Iterable[Trial], folder: Path) -> list[dict[str, Any]]:
     """Write ``summary.json``, and let ``best`` point to the best trial."""
     rows = [trial.row() for trial in trials]
     rows.sort(key=lambda row: float("-inf") if row["score"] is None else row["score"], reverse=True)
-    _put(folder / "summary.json", {"trials": rows})
+    put(folder / "summary.json", {"trials": rows})
     if rows[0]["score"] is not None:
         temporary = folder / f".best.{os.getpid()}"
         temporary.symlink_to(rows[0]["trial"])
@@ -174,10 +175,3 @@ class Progress(tune.Callback):
 
     def _say(self, trial: Any, text: str) -> None:
         print(f"{trial.config['trial']}: {text}", file=sys.stderr, flush=True)
-
-
-def _put(path: Path, values: dict[str, Any]) -> None:
-    """Whole, or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(values, indent=2) + "\n")
-    temporary.replace(path)

@@ -12,22 +12,19 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from vmpo import __version__
-from vmpo.acting.evaluate import EvaluationResult
 from vmpo.acting.local import Fleet
 from vmpo.actors import actor_seed, environment_spec, make_fleet, set_threads, training_env
 from vmpo.callbacks import Callback
 from vmpo.config import Config, RunConfig, to_dict
 from vmpo.display import Display, make_display
-from vmpo.errors import RunFailed
-from vmpo.evaluation import evaluate_weights
+from vmpo.errors import RunFailed, UserError
+from vmpo.evaluation import final_evaluation
 from vmpo.learning import checkpoint
 from vmpo.learning.learner import Learner
 from vmpo.learning.replicas import ReplicaLost, Replicas, joined, share_of
@@ -37,26 +34,12 @@ from vmpo.news import News
 from vmpo.presets import settled
 from vmpo.problems import check
 from vmpo.records import EnvSpec, Weights
+from vmpo.result import RunResult, of_finished
 from vmpo.run_directory import RunDirectory
 from vmpo.signals import Stopped
 from vmpo.surroundings import Surroundings
 from vmpo.video import ProgressVideos
 from vmpo.weights_and_biases import WeightsAndBiases
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunResult:
-    directory: Path
-    learner_steps: int
-    agent_steps: int
-    frames: int
-    seconds: float
-    """Wall-clock of all sessions of the run."""
-    return_mean: float
-    """Mean return of the last 100 training episodes of each task."""
-    evaluation: EvaluationResult | None
-    finished: bool
-    """False if a signal stopped it before its last frame."""
 
 
 def train(
@@ -93,18 +76,24 @@ def resume(
     callbacks: Sequence[Callback] = (),
     around: Surroundings | None = None,
 ) -> RunResult:
-    """Continue a run from its newest checkpoint, to its last frame or to a new one.
+    """Continue a run from its newest checkpoint, to its last frame or to a later one.
 
     ``trust`` allows a run whose environment is a module's, ``my_module:MyEnv-v0``, to import that module.
     """
     run_directory, around = RunDirectory(directory), around or Surroundings()
     with joined() as replicas, ExitStack() as held:
         config = replicas.from_first(lambda: run_directory.read_config(trust))
+        planned = config.run.frames
         if frames is not None:
             config = dataclasses.replace(config, run=dataclasses.replace(config.run, frames=frames))
         replicas.together(lambda: check(config, replicas.count))
         replicas.from_first(lambda: held.enter_context(run_directory.lock(around.patience)))
         saved = replicas.from_first(lambda: checkpoint.latest(run_directory.checkpoints))
+        done = int(saved.progress.get("frames", 0))
+        if frames not in (None, planned) and config.run.frames <= done:
+            raise UserError(f"{run_directory.path} has {done:,} frames already; --frames {frames} must be more")
+        if config.run.frames <= done:
+            return of_finished(config, run_directory, saved, evaluate=replicas.first)
         run = replicas.together(lambda: Run(config, run_directory, saved, replicas=replicas, around=around))
 
         def begin() -> None:
@@ -128,6 +117,8 @@ class Run:
 
     log: RunLog
     """Of the first process alone."""
+    logged: tuple[int, int, float]
+    """Learner step, agent steps and moment of the last line of metrics."""
 
     def __init__(
         self,
@@ -156,6 +147,8 @@ class Run:
         """Of the fleets of all processes, as last heard."""
         self.window = EpisodeWindow()
         self.news = News()
+        self.metrics: dict[str, Tensor] = {}
+        """Of the last update."""
         self.callbacks: list[Callback] = []
         self.first_actor = self.replicas.rank * config.actors.num_actors
         """Number, among the actors of all processes, of the first one here."""
@@ -253,7 +246,7 @@ class Run:
         first = self.replicas.first
         if first:
             self.callbacks = [*own_callbacks(self.config.run), *callbacks]
-        title = f"{self.config.preset}: {self.config.env.id}"
+        title = f"{self.directory.path} ({self.config.preset}: {self.config.env.id})"
         with ExitStack() as open_until_the_end:
             open_until_the_end.callback(self.fleet.close)
             if first:
@@ -284,13 +277,15 @@ class Run:
                     self._show_notes(display)
             if first:
                 self.learner.give_up_unroll()
+                if self.learner.learner_step != self.logged[0]:
+                    self._log(display)
                 display.note(f"checkpoint: {self.save()}")
-        evaluation = None
-        if self.config.run.evaluation_episodes and finished and first:
-            evaluation = evaluate_weights(self.config, self.learner_weights(), self.config.run.evaluation_episodes)
+        evaluation, step = None, self.learner.learner_step
+        if finished and first:
+            evaluation = final_evaluation(self.config, self.directory, self.learner_weights(), step, self.agent_steps)
         result = RunResult(
             directory=self.directory.path,
-            learner_steps=self.learner.learner_step,
+            learner_steps=step,
             agent_steps=self.agent_steps,
             frames=self.frames,
             seconds=self.seconds,
@@ -314,24 +309,20 @@ class Run:
         before, started = self.seconds, time.perf_counter()
         due_log, due_save = Interval(settings.log_seconds), Interval(settings.checkpoint_seconds)
         self.stopwatch.reset()
-        logged_steps, logged_at, save_is_due, stopping = self.agent_steps, started, False, False
+        self.logged, save_is_due, stopping = (self.learner.learner_step, self.agent_steps, started), False, False
 
         with self.stop:
             while self.fleet.batches_waiting or (self.frames < settings.frames and not stopping):
-                metrics = self.advance()
-                now = time.perf_counter()
-                self.seconds = before + now - started
+                self.metrics = self.advance()
+                self.seconds = before + time.perf_counter() - started
                 between_unrolls = not self.fleet.batches_waiting
                 if between_unrolls:
                     stopping = self._hear()
                 if not self.replicas.first:
                     continue
-                last = self.frames >= settings.frames and between_unrolls
                 steps = settings.log_steps
-                if last or (between_unrolls and due_log() if steps is None else self.learner.learner_step % steps == 0):
-                    rate = (self.agent_steps - logged_steps) / (now - logged_at)
-                    self._log(display, metrics, rate)
-                    logged_steps, logged_at = self.agent_steps, now
+                if between_unrolls and due_log() if steps is None else self.learner.learner_step % steps == 0:
+                    self._log(display)
                 save_is_due = save_is_due or due_save()
                 if save_is_due and between_unrolls:
                     self._try_to_save()
@@ -380,19 +371,21 @@ class Run:
         """A copy of the online network's tensors: the newest policy, for evaluation."""
         return self.learner.online_weights()
 
-    def _log(self, display: Display, metrics: dict[str, Any], rate: float) -> None:
+    def _log(self, display: Display) -> None:
+        _, steps, moment = self.logged
+        self.logged = self.learner.learner_step, self.agent_steps, time.perf_counter()
         line = {
             "learner_step": self.learner.learner_step,
             "agent_steps": self.agent_steps,
             "frames": self.frames,
             "seconds": self.seconds,
-            "steps_per_second": rate,
+            "steps_per_second": (self.agent_steps - steps) / (self.logged[2] - moment),
             **self.window.summary(),
             **{f"phase/{phase}": share for phase, share in self.stopwatch.shares().items()},
             "faults/environment": self.environment_faults,
             "faults/disk": self.log.disk_faults,
             **self.fleet_counts,
-            **metrics,
+            **self.metrics,
         }
         written = self.log.write_metrics(line)
         display.update(written)

@@ -10,7 +10,8 @@ from vmpo.callbacks import Callback
 from vmpo.config import to_dict
 
 if TYPE_CHECKING:
-    from vmpo.train import Run, RunResult
+    from vmpo.result import RunResult
+    from vmpo.train import Run
 
 
 class WeightsAndBiases(Callback):

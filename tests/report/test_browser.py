@@ -7,7 +7,7 @@ import base64
 import numpy as np
 import pytest
 from browser import CHROMIUM, chromium
-from report_samples import HOSTILE, groups_of, large_groups, write_run
+from report_samples import HOSTILE, groups_of, large_groups, write_evaluation, write_run
 
 from vmpo import report
 from vmpo.report.page import render
@@ -331,3 +331,31 @@ def test_a_trial_is_read_by_the_arrow_keys_and_by_the_pointer(sweep):
 def test_a_hidden_trial_is_not_drawn(sweep):
     sweep.click("#run-2")
     assert sweep.run("document.querySelectorAll('#sweep path.trial').length") == 5
+
+
+def test_the_settings_of_a_single_run_are_shown_those_that_were_changed_first(tab, tmp_path):
+    run = write_run(tmp_path / "a", preset="cartpole", loss__discount=0.5)
+    report.write([run], tmp_path / "report.html")
+    tab.view(390, 844)
+    tab.open(tmp_path / "report.html")
+    assert tab.texts("#settings > .scroll th") == ["setting", "preset cartpole", "this run"]
+    shown = tab.texts("#settings > .scroll td")
+    assert shown[shown.index("loss.discount") + 2] == "0.5"
+    assert tab.run("document.querySelector('#settings details').open") is False
+    tab.click("#settings summary")
+    assert tab.run("document.querySelector('#settings details').open") is True
+    assert "run.frames" in tab.texts("#settings details td")
+    assert tab.run("document.documentElement.scrollWidth <= window.innerWidth")
+    assert tab.errors == []
+
+
+def test_greedy_evaluations_stand_beside_their_runs(tab, tmp_path):
+    runs = [write_run(tmp_path / name, run__seed=seed) for seed, name in enumerate("abc")]
+    write_evaluation(runs[0], 20_000, mean_return=432.5, std_return=3.25)
+    write_evaluation(runs[1], 10_000, tasks={"x": {"mean_return": 7.5}, "y": {"mean_return": 8}})
+    report.write(runs, tmp_path / "report.html")
+    tab.view(1300, 900)
+    tab.open(tmp_path / "report.html")
+    assert tab.texts("#runs > .scroll td:last-child") == ["432.5 ± 3.25", "2 tasks at 10k steps", "–"]
+    assert tab.texts("#runs details td") == ["b", "x", "7.5", "b", "y", "8"]
+    assert tab.errors == []

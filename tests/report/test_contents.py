@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import numpy as np
 import pytest
 from report_samples import groups_of, large_groups, write_run
 
+from vmpo import presets
+from vmpo.config import to_dict
 from vmpo.errors import UserError
 from vmpo.report import aggregates, curves
 from vmpo.report.page import contents
@@ -154,3 +157,16 @@ def test_a_sweep_stands_for_its_trials(tmp_path):
     (tmp_path / "empty" / "sweep.json").write_text("{}")
     with pytest.raises(UserError, match="no trial of the sweep"):
         groups_of(tmp_path / "empty")
+
+
+def test_a_single_run_has_its_settings_beside_those_of_its_preset(tmp_path):
+    preset = to_dict(presets.get("pendulum").config)
+    (tmp_path / "a").mkdir()
+    values = {**preset, "loss": {**preset["loss"], "discount": 0.5}}
+    (tmp_path / "a" / "config.json").write_text(json.dumps(values))
+    single = contents(groups_of(tmp_path / "a"))["settings"]["single"]
+    assert single["changed"] == {"loss.discount": [str(preset["loss"]["discount"]), "0.5"]}
+    assert single["all"]["env.id"] == "Pendulum-v1"
+    other = write_run(tmp_path / "b", preset="of another version")
+    assert contents(groups_of(other))["settings"]["single"]["changed"] is None
+    assert contents(groups_of(tmp_path / "a", other))["settings"]["single"] is None

@@ -8,11 +8,13 @@ import sys
 
 import numpy as np
 import pytest
-from report_samples import groups_of, row, write_run
+from report_samples import groups_of, row, write_evaluation, write_run
+from samples import small_config
 
+import vmpo
 from vmpo.errors import UserError
 from vmpo.report.groups import differences
-from vmpo.report.runs import read_runs
+from vmpo.report.runs import Evaluation, read_runs
 
 
 def test_curves_and_scores_are_read(tmp_path):
@@ -163,3 +165,34 @@ def test_single_task_runs_of_one_agent_are_a_group_over_games_and_other_sets_of_
 def test_a_group_is_called_by_what_its_runs_names_share(tmp_path, names, expected):
     (group,) = groups_of(*(write_run(tmp_path / name, run__seed=seed) for seed, name in enumerate(names)))
     assert group.name == expected
+
+
+def test_the_greedy_evaluation_is_read(tmp_path):
+    path = write_run(tmp_path / "a")
+    assert read_runs([path])[0].evaluation is None
+    write_evaluation(path, 20_000, mean_return=432.5, std_return=3.25, tasks={"x": {"mean_return": 1}})
+    assert read_runs([path])[0].evaluation == Evaluation(
+        mean=432.5, deviation=3.25, episodes=100, agent_steps=20_000, tasks={"x": 1.0}
+    )
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"summary": {"mean_return": NaN}}', "[" * 100_000])
+def test_a_damaged_evaluation_is_told_and_left_out(tmp_path, content):
+    path = write_run(tmp_path / "a")
+    (path / "evaluation.json").write_text(content)
+    (run,) = read_runs([path])
+    assert (run.evaluation, run.notes) == (None, ("evaluation.json cannot be read",))
+
+
+@pytest.mark.parametrize("number", [float("nan"), 1e301, "many", None])
+def test_an_evaluation_that_is_no_number_is_left_out(tmp_path, number):
+    path = write_run(tmp_path / "a")
+    write_evaluation(path, 20_000, std_return=number)
+    assert read_runs([path])[0].evaluation is None
+
+
+def test_a_runs_own_evaluation_is_the_one_that_is_read(tmp_path):
+    result = vmpo.train(small_config(run={"evaluation_episodes": 3}), tmp_path / "run", quiet=True)
+    evaluation = read_runs([tmp_path / "run"])[0].evaluation
+    assert evaluation.mean == result.evaluation.summary()["mean_return"]
+    assert (evaluation.episodes, evaluation.agent_steps) == (3, result.agent_steps)

@@ -23,6 +23,9 @@ class EvaluationResult:
     episodes: tuple[EpisodeResult, ...]
     unfinished: int = 0
     """How many of them were cut."""
+    learner_step: int | None = None
+    """At which the weights were saved, if they come from a checkpoint."""
+    agent_steps: int | None = None
 
     def summary(self) -> dict[str, Any]:
         """Mean and deviation of the returns; per task too, where there are several; scores, where a suite has them."""
@@ -41,6 +44,8 @@ class EvaluationResult:
             overall["tasks"] = tasks
         if self.unfinished:
             overall["unfinished"] = self.unfinished
+        if self.learner_step is not None:
+            overall |= {"learner_step": self.learner_step, "agent_steps": self.agent_steps}
         return overall
 
 

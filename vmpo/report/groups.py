@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vmpo.report.runs import Run
+from vmpo import presets
+from vmpo.config import to_dict
+from vmpo.report.runs import Run, flattened
 
 LONGEST_NAME = 80
 
@@ -58,6 +60,18 @@ def differences(groups: Sequence[Group]) -> dict[str, list[str]]:
         field: [", ".join(values) for values in row]
         for field, row in rows.items()
         if len({value for values in row for value in values}) > 1
+    }
+
+
+def from_preset(run: Run) -> dict[str, list[str]] | None:
+    """Settings that are not as in the run's preset: field -> the preset's value and the run's; None if there is no
+    such preset, as with a run of another version."""
+    preset = presets.PRESETS.get(run.settings["preset"])
+    if preset is None:
+        return None
+    values = flattened(to_dict(preset.config))
+    return {
+        field: [values.get(field, "–"), value] for field, value in run.settings.items() if values.get(field) != value
     }
 
 

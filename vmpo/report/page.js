@@ -105,12 +105,21 @@ function showControls() {
   });
 }
 
+// The greedy evaluation of a run, and at which step if the run has gone beyond it.
+function evaluationText({evaluation, agent_steps}) {
+  if (!evaluation) return "–";
+  const tasks = Object.keys(evaluation.tasks).length;
+  const text = tasks > 1 ? count(tasks, "task") : `${formatNumber(evaluation.mean, 4)} ± ${formatNumber(evaluation.deviation)}`;
+  return evaluation.agent_steps < agent_steps ? `${text} at ${formatNumber(evaluation.agent_steps)} steps` : text;
+}
+
 function runRow(run, i) {
   const flip = () => { if (state.hidden.has(i)) state.hidden.delete(i); else state.hidden.add(i); showControls(); redraw(); };
   const box = element("input", {type: "checkbox", id: `run-${i}`, on: {change: flip}});
   const scores = Object.values(run.scores).filter((score) => score !== null);
   const text = scores.length > 1 ? `${scores.length} tasks` : scores.length ? scores[0] : "–";
   const cells = [element("label", {}, box, swatch(run.group), element("span", {text: run.name})), run.environment, run.seed, run.frames, formatSeconds(run.seconds), run.speed, text];
+  if (DATA.runs.some((other) => other.evaluation)) cells.push(evaluationText(run));
   const row = element("tr", {}, ...cells.map(cell));
   row.children[0].className = "text wide";
   row.children[1].className = "text";
@@ -119,11 +128,16 @@ function runRow(run, i) {
 
 function buildRuns() {
   const headings = ["run", "environment", "seed", "frames", "time", "agent steps/s", "last return"];
-  const place = section("runs", "Runs", explain("A ticked run is drawn. Runs that differ only in their seed share a colour. The last return is the mean over the last 100 training episodes."));
+  const evaluated = DATA.runs.filter((run) => run.evaluation);
+  const text = "A ticked run is drawn. Runs that differ only in their seed share a colour. The last return is the mean over the last 100 training episodes.";
+  const place = section("runs", "Runs", explain(evaluated.length ? `${text} Greedy: the mean and deviation over the episodes of the evaluation at its end.` : text));
+  if (evaluated.length) headings.push("greedy");
   const list = table(headings, DATA.runs.map(runRow));
   list.querySelectorAll("th")[1].className = "text";
   place.append(list);
   const notes = DATA.runs.flatMap((run) => run.notes.map((note) => `${run.name}: ${note}`));
+  const tasks = evaluated.flatMap((run) => Object.entries(run.evaluation.tasks).map(([task, mean]) => [run.name, task, mean]));
+  if (tasks.length) place.append(folded("Greedy returns of each task", table(["run", "task", "return"], tasks)));
   if (notes.length) place.append(element("div", {class: "notes", id: "notes"}, ...notes.map((text) => element("p", {text}))));
 }
 
@@ -204,8 +218,9 @@ function build() {
   buildSweep();
   buildHealth();
   buildThroughput();
-  if (DATA.groups.length > 1 || Object.keys(DATA.settings.differences).length) {
-    section("settings", "Settings that differ", explain(`The same in all runs: ${count(DATA.settings.equal, "other setting")}.`), settingsTable());
+  if (DATA.settings.single) section("settings", "Settings", ...singleSettings());
+  else if (DATA.groups.length > 1 || Object.keys(DATA.settings.differences).length) {
+    section("settings", "Settings that differ", explain(`The same in all runs: ${count(DATA.settings.equal, "other setting")}.`), settingsTable(["setting", ...DATA.groups], DATA.settings.differences));
   }
   if (DATA.videos.length) section("videos", "Videos", videoGallery());
   showControls();

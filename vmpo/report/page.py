@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from importlib import resources
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 from vmpo.errors import UserError
 from vmpo.report import aggregates, curves, sweeps, videos
-from vmpo.report.groups import Group, differences, grouped
+from vmpo.report.groups import Group, differences, from_preset, grouped
 from vmpo.report.runs import Run, read_runs
 
 SCRIPTS = ("scales.js", "chart.js", "tables.js", "parallel.js", "page.js")
@@ -99,6 +99,7 @@ def contents(groups: Sequence[Group]) -> dict[str, Any]:
         "settings": {
             "differences": different,
             "equal": len({field for run in runs for field in run.settings}) - len(different),
+            "single": {"changed": from_preset(runs[0]), "all": runs[0].settings} if len(runs) == 1 else None,
         },
         "parallel": sweeps.parallel(runs),
         "videos": videos.embedded(runs),
@@ -131,6 +132,7 @@ def _overview(run: Run) -> dict[str, Any]:
         "speed": curves.rounded(run.last("agent_steps") / seconds) if seconds > 0 else None,
         "scores": {task: curves.rounded(score) for task, score in scores.items()},
         "phases": {phase: curves.rounded(share) for phase, share in run.phase_shares().items()},
+        "evaluation": None if run.evaluation is None else asdict(run.evaluation),
         "notes": list(run.notes),
     }
 

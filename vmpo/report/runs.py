@@ -31,6 +31,19 @@ LARGEST = 1e300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """The greedy one at the end of a run."""
+
+    mean: float
+    deviation: float
+    episodes: int
+    agent_steps: int
+    """Of the evaluated weights; a run that was resumed may be beyond them."""
+    tasks: dict[str, float]
+    """Mean return of each, where there are several."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     name: str
     """End of the path, as long as needed to be unique among the runs of the report."""
@@ -42,6 +55,7 @@ class Run:
     """Measured values; NaN where a line lacks one."""
     notes: tuple[str, ...]
     """What could not be read."""
+    evaluation: Evaluation | None = None
 
     @property
     def task_columns(self) -> dict[str, str]:
@@ -101,7 +115,32 @@ def _read_run(path: Path, name: str) -> Run:
     columns = {name: np.array([row.get(name, math.nan) for row in rows], np.float64) for name in names}
     clocks = {clock: np.maximum.accumulate(columns.pop(clock, np.zeros(0))) for clock in CLOCKS}
     columns = {name: column for name, column in columns.items() if np.isfinite(column).any()}
-    return Run(name=name, path=path, settings=settings, clocks=clocks, columns=columns, notes=tuple(notes))
+    try:
+        evaluation = _read_evaluation(RunDirectory(path).evaluation_file)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        evaluation = None
+        notes.append("evaluation.json cannot be read")
+    return Run(
+        name=name,
+        path=path,
+        settings=settings,
+        clocks=clocks,
+        columns=columns,
+        notes=tuple(notes),
+        evaluation=evaluation,
+    )
+
+
+def _read_evaluation(path: Path) -> Evaluation | None:
+    if not path.is_file():
+        return None
+    summary = json.loads(path.read_bytes())["summary"]
+    tasks = {str(task): float(values["mean_return"]) for task, values in summary.get("tasks", {}).items()}
+    mean, deviation = float(summary["mean_return"]), float(summary["std_return"])
+    if not all(abs(number) <= LARGEST for number in (mean, deviation, *tasks.values())):
+        raise ValueError("no measurement")
+    counts = int(summary["episodes"]), int(summary["agent_steps"])
+    return Evaluation(mean=mean, deviation=deviation, episodes=counts[0], agent_steps=counts[1], tasks=tasks)
 
 
 def _read_settings(path: Path) -> dict[str, str]:
@@ -111,9 +150,7 @@ def _read_settings(path: Path) -> dict[str, str]:
     several versions can stand side by side. Nothing that a configuration names is imported.
     """
     if not path.is_file():
-        inside = next(path.parent.glob("*/config.json"), None)
-        hint = "" if inside is None else f"; it contains runs, such as {inside.parent}: name them instead"
-        raise UserError(f"{path.parent} holds no run (no config.json){hint}")
+        raise RunDirectory(path.parent).no_run()
     try:
         values = json.loads(path.read_bytes())
         if not isinstance(values, dict):

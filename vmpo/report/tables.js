@@ -139,12 +139,27 @@ function phaseTable() {
   return node;
 }
 
-function settingsTable() {
-  const rows = Object.entries(DATA.settings.differences).map(([field, values]) => {
+function folded(title, content) {
+  return element("details", {}, element("summary", {text: title}), content);
+}
+
+// Of a single run: what is not as in its preset, and everything in a fold.
+function singleSettings() {
+  const {changed, all} = DATA.settings.single, some = changed && Object.keys(changed).length;
+  const every = Object.fromEntries(Object.entries(all).map(([field, value]) => [field, [value]]));
+  return [
+    some ? settingsTable(["setting", `preset ${all.preset}`, "this run"], changed)
+      : explain(changed ? `As in the preset ${all.preset}.` : `There is no preset ${all.preset} in this version.`),
+    folded(`All ${Object.keys(all).length} settings`, settingsTable(["setting", "value"], every)),
+  ];
+}
+
+function settingsTable(headings, fields) {
+  const rows = Object.entries(fields).map(([field, values]) => {
     const cells = values.map((value) => element("td", {class: "text", text: value}));
     return element("tr", {}, element("td", {class: "text", text: field}), ...cells);
   });
-  const node = table(["setting", ...DATA.groups], rows);
+  const node = table(headings, rows);
   node.classList.add("settings");
   for (const heading of node.querySelectorAll("th")) heading.className = "text";
   return node;

@@ -110,3 +110,10 @@ def parse_env(text: str) -> tuple[str, str]:
     """
     suite, colon, name = text.partition(":")
     return (suite, name) if colon and suite in names() else ("gymnasium", text)
+
+
+def is_environment(text: str) -> bool:
+    """Whether a text is meant for ``parse_env``: it has a suite or a module in front, or is an id of Gymnasium's."""
+    import gymnasium
+
+    return ":" in text or text in gymnasium.registry
