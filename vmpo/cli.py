@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import sys
+import traceback
 import typing
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -37,6 +38,7 @@ from vmpo.options import (
     WatchOptions,
 )
 from vmpo.run_directory import RunDirectory
+from vmpo.signals import raise_interrupts
 from vmpo.user_code import modules_of
 
 USAGE = """usage: vmpo COMMAND ...
@@ -75,6 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "bench": _bench,
     }
     try:
+        raise_interrupts()
         if not arguments or arguments[0] in ("-h", "--help"):
             print(USAGE)
             return 0
@@ -86,17 +89,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if arguments[0] not in commands:
             raise unknown("command", arguments[0], commands)
         return commands[arguments[0]](arguments[1:])
-    except UserError as error:
-        # Learner processes that were started together all end by it, and one of them says so.
-        if FIRST_PROCESS:
+    except (UserError, OSError, RunFailed) as error:
+        # Learner processes that were started together all end by a user's mistake, and one of them says so.
+        if FIRST_PROCESS or not isinstance(error, UserError):
+            if os.environ.get("VMPO_TRACEBACK", "0") != "0":
+                traceback.print_exc()
             print(f"vmpo: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"vmpo: {error}", file=sys.stderr)
-        return 2
-    except RunFailed as error:
-        print(f"vmpo: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1
+        return 1 if isinstance(error, RunFailed) else 2
     except KeyboardInterrupt:
         print("vmpo: interrupted", file=sys.stderr)
         return 130
