@@ -1,4 +1,4 @@
-"""Gymnasium environments that go wrong: at their tenth step, or a CartPole at a set rate."""
+"""Gymnasium environments that go wrong: at their tenth step, a CartPole at a set rate, or before anything worked."""
 
 from __future__ import annotations
 
@@ -131,3 +131,51 @@ class Stuck(Sound):
 class CrashesWhenDrawn(Sound):
     def render(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class CannotReset(Sound):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        raise FileNotFoundError("no level")
+
+
+class OldReset(Sound):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return np.zeros(5, np.float32)
+
+
+class NoSeed(Sound):
+    def reset(self) -> tuple[np.ndarray, dict]:
+        return np.zeros(5, np.float32), {}
+
+
+class Sized(Sound):
+    def __init__(self, size: int) -> None:
+        self.steps = size
+
+
+class NoActions(gymnasium.Env):
+    observation_space = Sound.observation_space
+
+
+class CannotStep(Sound):
+    def step(self, action: int) -> Any:
+        return {}["missing"]
+
+
+class FourValues(Sound):
+    def step(self, action: int) -> Any:
+        return np.zeros(5, np.float32), 1.0, False, {}
+
+
+class AlwaysWrongShape(Sound):
+    def step(self, action: int) -> Any:
+        return np.zeros((2, 2), np.float32), 1.0, False, False, {}
+
+
+class NeverANumber(Sound):
+    def step(self, action: int) -> Any:
+        return np.zeros(5, np.float32), float("nan"), False, False, {}
+
+
+class Undrawn(CartPoleEnv):
+    render = gymnasium.Env.render

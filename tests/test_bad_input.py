@@ -28,6 +28,15 @@ SMALL = (
 )
 
 
+FILES = {
+    "a_file": "",
+    "corridor.py": "def build(): ...\nclass Corridor(gymnasium.Env): ...\n",
+    "typo.py": "import gymnasium\n\nclass Typo(:\n",
+    "lonely.py": "import nothing_like_this\n",
+}
+"""Of the working directory."""
+
+
 @dataclass(frozen=True)
 class Case:
     what: str
@@ -210,6 +219,25 @@ CHECKPOINTS = [
 ENVIRONMENTS = [
     Case("misspelt environment", "train --env CartPol-v1", "did you mean 'CartPole-v1'"),
     Case("no such module", "train --env no_such_module:Env-v0", "cannot import 'no_such_module'"),
+    Case("a file for a module", "train --env corridor.py:Corridor", "did you mean 'corridor:Corridor'?"),
+    Case("a point for a colon", "train --env corridor.Corridor", "did you mean 'corridor:Corridor'?"),
+    Case("a module alone", "train --env corridor", "did you mean 'corridor:Corridor'?"),
+    Case("a syntax error", "train --env typo:Typo", "typo.py:3: SyntaxError: "),
+    Case(
+        "an import of the module's that fails",
+        "train --env lonely:Lonely",
+        "lonely.py:1: ModuleNotFoundError: No module named 'nothing_like_this'",
+    ),
+    Case("a constructor that raises", "train --env faulty:CannotStart", " in __init__: RuntimeError: the motor broke"),
+    Case(
+        "a constructor with an argument",
+        "train --env faulty:Sized",
+        " in __init__: missing a required argument: 'size'; --env may name a function",
+    ),
+    Case("a reset that raises", "train --env faulty:CannotReset", " in reset: FileNotFoundError: no level"),
+    Case("a reset of old", "train --env faulty:OldReset", " in reset: reset() must return (observation, info)"),
+    Case("a reset without a seed", "train --env faulty:NoSeed", "must be reset(self, *, seed=None, options=None)"),
+    Case("no action space", "train --env faulty:NoActions", " in NoActions: it has no action_space"),
     Case("misspelt suite", "train --env.suite atarii", "did you mean 'atari'"),
     Case("misspelt game", "train --env atari:pongg", "did you mean 'pong'"),
     Case("misspelt body", "train --env mujoco:HalfCheeta-v4", "did you mean 'HalfCheetah-v4'"),
@@ -240,9 +268,39 @@ ENVIRONMENTS = [
         prepare=config(env__id="faulty:rate_cartpole"),
     ),
     Case(
+        "has no picture",
+        "watch run --trust",
+        "faulty:Undrawn cannot be drawn: it has no render()",
+        prepare=config(env__id="faulty:Undrawn"),
+    ),
+    Case(
+        "raises at its first step",
+        f"train --env faulty:CannotStep {SMALL} --directory new",
+        "failed in their first unroll: KeyError: 'missing' (faulty.py:",
+        code=1,
+    ),
+    Case(
+        "four values from a step",
+        f"train --env faulty:FourValues {SMALL} --directory new",
+        "truncated, info): not enough values to unpack (expected 5, got 4) (faulty.py:",
+        code=1,
+    ),
+    Case(
+        "observations of another shape",
+        f"train --env faulty:AlwaysWrongShape {SMALL} --directory new",
+        "the observation has the shape (2, 2), its space (5,) (faulty.py:",
+        code=1,
+    ),
+    Case(
+        "rewards that never are numbers",
+        f"train --env faulty:NeverANumber {SMALL} --directory new",
+        "faulty:NeverANumber returned the reward nan (environment 0, step 1 of an unroll)",
+        code=1,
+    ),
+    Case(
         "raises at every turn",
         f"train --env faulty:Raises {SMALL} --actors.max-faults 0 --directory new",
-        "failed once within 100 unrolls; the first cause was RuntimeError: the motor broke",
+        "failed once within 100 unrolls; the first cause was RuntimeError: the motor broke (faulty.py:",
         code=1,
     ),
     Case(
@@ -263,7 +321,8 @@ CASES = {
 
 def perform(case: Case, finished_run: Path, folder: Path) -> tuple[int, str]:
     """Try a case in a folder, as the working directory: the exit code and standard error."""
-    (folder / "a_file").touch()
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
     if case.prepare is not None:
         shutil.copytree(finished_run, folder / "run")
         case.prepare(folder / "run")
@@ -298,6 +357,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_mistake_is_one_line_with_its_exit_code_and_nothing_is_lost(case, finished_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("vmpo.acting.faults.LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
     if case.prepare is not None:
         shutil.copytree(finished_run, tmp_path / "expected" / "run")
         case.prepare(tmp_path / "expected" / "run")
@@ -309,7 +369,7 @@ def test_a_mistake_is_one_line_with_its_exit_code_and_nothing_is_lost(case, fini
     assert case.message in err
     if case.code == 2:
         after = contents(tmp_path)
-        assert after.pop("a_file") == b""
+        assert {name: after.pop(name).decode() for name in FILES} == FILES
         assert after == before, "nothing is written or lost by a mistake"
 
 

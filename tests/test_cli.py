@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -277,3 +279,46 @@ def test_small_returns_have_digits(capsys):
     assert capsys.readouterr().out.splitlines()[0].endswith("mean return of the last episodes 0.9612")
     _print_evaluation({"mean_return": 0.00312, "std_return": 0.1, "episodes": 3}, False, "greedy")
     assert capsys.readouterr().out == "greedy evaluation: 0.00312 +- 0.1 over 3 episodes\n"
+
+
+def test_the_traceback_is_printed_where_it_is_asked_for(capsys, monkeypatch):
+    quiet = run(capsys, "train", "--env", "faulty:CannotStart")[2]
+    assert quiet.count("\n") == 1
+    monkeypatch.setenv("VMPO_TRACEBACK", "1")
+    code, _, err = run(capsys, "train", "--env", "faulty:CannotStart")
+    assert code == 2
+    assert err.endswith(quiet)
+    assert err.startswith("Traceback")
+    assert 'raise RuntimeError("the motor broke")' in err
+
+
+@pytest.mark.parametrize("slow", ["torch", "tyro"])
+@pytest.mark.parametrize("script", [False, True], ids=["module", "script"])
+def test_an_interrupt_while_it_imports_is_one_line(tmp_path, slow, script):
+    """A library that never ends to be imported stands in for the seconds that it takes."""
+    (tmp_path / f"{slow}.py").write_text("import time; print('importing', flush=True); time.sleep(60)")
+    (tmp_path / "vmpo").write_text("import sys; from vmpo.cli import main; sys.exit(main())")
+    command = [str(tmp_path / "vmpo")] if script else ["-m", "vmpo"]
+    paths = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[1])])
+    process = subprocess.Popen(
+        [sys.executable, *command, "train"],
+        env={**os.environ, "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "vmpo: interrupted\n")
+
+
+def test_an_interrupt_of_a_script_that_imports_the_package_is_the_scripts(tmp_path):
+    script = "import signal, vmpo; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    (tmp_path / "own.py").write_text(script)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    for command in (["own.py", "vmpo"], ["-m", "own", "-m", "vmpo"]):
+        done = subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        assert done.stdout == "True\n"

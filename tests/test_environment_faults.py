@@ -12,7 +12,7 @@ from samples import small_config
 
 import vmpo
 from vmpo import presets
-from vmpo.errors import RunFailed
+from vmpo.errors import RunFailed, UserCodeError, UserError
 from vmpo.evaluation import evaluate_weights
 from vmpo.learning import checkpoint
 
@@ -57,6 +57,36 @@ def test_an_environment_that_always_fails_ends_the_run_with_the_first_cause(tmp_
     with pytest.raises(RunFailed, match=r"failed 4 times .* the first cause was RuntimeError: the motor broke"):
         vmpo.train(config, tmp_path / "run", quiet=True)
     assert (tmp_path / "run" / "faults.log").read_text().count("the motor broke") >= 4
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_environment_that_never_worked_ends_the_run_at_once_and_names_the_line(tmp_path, workers, capsys):
+    config = small_config(env={"id": "faulty:CannotStep", "simulator_threads": workers})
+    line = r"^the environments failed in their first unroll: KeyError: 'missing' \(faulty.py:\d+ in step\)$"
+    with pytest.raises(RunFailed, match=line) as raised:
+        vmpo.train(config, tmp_path / "run")
+    assert "restart" not in "".join(capsys.readouterr())
+    assert isinstance(raised.value.__cause__, UserCodeError)
+    log = (tmp_path / "run" / "faults.log").read_text()
+    assert 'return {}["missing"]' in log
+    assert len(re.findall(r"^20\d\d-", log, re.M)) == 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ("FourValues", r"step\(\) must return .* \(expected 5, got 4\) \(faulty.py:\d+ in step\)$"),
+        ("AlwaysWrongShape", r"the observation has the shape \(2, 2\), its space \(5,\) \(faulty.py:\d+ in step\)$"),
+        ("CannotReset", r"^faulty.py:\d+ in reset: FileNotFoundError: no level$"),
+        ("NoSeed", r"^faulty.py:\d+ in reset: .* it must be reset\(self, \*, seed=None, options=None\)$"),
+    ],
+)
+def test_what_an_environment_must_do_is_said_wherever_it_is_played(tmp_path, env, message, workers):
+    config = small_config(env={"id": f"faulty:{env}", "simulator_threads": workers})
+    with pytest.raises((UserError, RunFailed), match=message) as raised:
+        vmpo.train(config, tmp_path / "run", quiet=True)
+    assert raised.value.__cause__ is not None
 
 
 @pytest.mark.learning

@@ -29,7 +29,7 @@ MAY_IMPORT = {
         *("records", "config", "errors", "user_code", "values", "popart"),
         *("distributions", "networks", "losses", "learning"),
     },
-    "suites": {"records", "config", "errors", "user_code", "scores", "shared_memory", "suites"},
+    "suites": {"records", "config", "errors", "user_code", "scores", "signals", "shared_memory", "suites"},
     "acting": {
         *("records", "config", "errors", "scores", "signals", "memory", "shared_memory"),
         *("distributions", "networks", "metrics", "acting"),

@@ -1,6 +1,7 @@
 """V-MPO (Song et al. 2019) on PyTorch: the algorithm, its agents, and the system that trains them."""
 
 import os
+import signal
 
 __version__ = "0.1.0"
 
@@ -9,6 +10,12 @@ __version__ = "0.1.0"
 # Read once, when torch is loaded: the count by GNU's OpenMP (Linux), the policy by others.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+from vmpo.signals import is_command, leave
+
+if is_command():
+    # Until all is imported, which takes seconds.
+    signal.signal(signal.SIGINT, leave)
 
 from vmpo import presets
 from vmpo.callbacks import Callback

@@ -10,6 +10,7 @@ import os
 import re
 import select
 import sys
+import traceback
 import typing
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -34,6 +35,7 @@ from vmpo.options import (
     WatchOptions,
 )
 from vmpo.run_directory import RunDirectory
+from vmpo.signals import raise_interrupts
 from vmpo.suites import is_environment
 
 USAGE = """usage: vmpo COMMAND ...
@@ -58,22 +60,19 @@ FIRST_PROCESS = os.environ.get("RANK", "0") == "0"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out a command; its exit code."""
     try:
+        raise_interrupts()
         code = _carry_out(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
         return code
-    except UserError as error:
-        # Learner processes that were started together all end by it, and one of them says so.
-        if FIRST_PROCESS:
-            print(f"vmpo: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except OSError as error:
+    except (UserError, OSError, RunFailed) as error:
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             return 0
-        print(f"vmpo: {error}", file=sys.stderr)
-        return 2
-    except RunFailed as error:
-        print(f"vmpo: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1
+        # Learner processes that were started together all end by a user's mistake, and one of them says so.
+        if FIRST_PROCESS or not isinstance(error, UserError):
+            if os.environ.get("VMPO_TRACEBACK", "0") != "0":
+                traceback.print_exc()
+            print(f"vmpo: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1 if isinstance(error, RunFailed) else 2
     except KeyboardInterrupt:
         print("vmpo: interrupted", file=sys.stderr)
         return 130

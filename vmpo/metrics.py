@@ -169,6 +169,9 @@ def _strict(value: Any) -> Any:
 
 
 FAULTS = "faults.log"
+
+RESTART = "environments restart after: "
+"""How the last line on a fault begins that a run survives."""
 SKIPPED_UPDATES = "skipped_updates.jsonl"
 
 
@@ -205,8 +208,8 @@ class RunLog:
         return line
 
     def write_fault(self, text: str) -> None:
-        """Keep the whole text on file, and its last line for the display. Actor threads call this too."""
-        self.notes.append(f"environments restart after: {text.strip().splitlines()[-1]}")
+        """Keep the whole text on file, and its last line for the display where the run goes on."""
+        self.notes += [line for line in text.splitlines()[-1:] if line.startswith(RESTART)]
         with self._tolerate("a fault"), open(self._directory / FAULTS, "a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}\n{text}\n")
 

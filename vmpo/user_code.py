@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import os
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from vmpo.config import Config
-from vmpo.errors import UserError, unknown
+from vmpo.errors import UserCodeError, UserError, named, place_of, unknown
 
 
 def import_module(name: str) -> ModuleType:
@@ -19,10 +21,40 @@ def import_module(name: str) -> ModuleType:
         sys.path.insert(0, os.getcwd())
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"cannot import {name!r}: {error}; run in the directory of that module, or install it"
-        ) from error
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+            raise UserError(
+                f"cannot import {name!r}: {error}; run in the directory of that module, or install it"
+            ) from error
+        raise UserCodeError(named(error), place_of(error) or f"cannot import {name!r}") from error
+
+
+def respelt(reference: str) -> str | None:
+    """``module:Name`` where a file of the working directory was named in another way; it is read, not executed."""
+    front, _, name = reference.partition(":")
+    module = front.removeprefix("./").removesuffix(".py").replace("/", ".")
+    if not name and not _file(module).is_file():
+        module, _, name = module.rpartition(".")
+    if not module or not _file(module).is_file():
+        return None
+    right = f"{module}:{name or _first_environment(_file(module))}"
+    return None if right in (reference, f"{module}:") else right
+
+
+def _file(module: str) -> Path:
+    return Path(module.replace(".", "/") + ".py")
+
+
+def _first_environment(file: Path) -> str:
+    """The first class of a file that is derived from one called Env, or else its first class or function."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):
+        return ""
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    derived = [node.name for node in classes if any(ast.unparse(base).endswith("Env") for base in node.bases)]
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return next(iter([*derived, *(node.name for node in classes), *functions]), "")
 
 
 def find(what: str, reference: str) -> Any:

@@ -291,6 +291,8 @@ def _drawing(name: str) -> Iterator[None]:
         yield
     except UserError:
         raise
+    except NotImplementedError as error:
+        raise UserError(f"{name} cannot be drawn: it has no render(), which must return a picture") from error
     except Exception as error:
         said = str(error).strip().splitlines() or [type(error).__name__]
         raise UserError(f"{name} cannot be drawn: {said[-1]}; it must support render_mode='rgb_array'") from error

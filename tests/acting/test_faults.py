@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from samples import CountingEnv, env_spec, small_config
 
 from vmpo.acting.actor import Actor, allocate
 from vmpo.acting.faults import BrokenUnroll, Faults
-from vmpo.errors import RunFailed, UserError
+from vmpo.errors import RunFailed, UserCodeError, UserError
 from vmpo.networks.agent import make_agent, policy_family
 
 
@@ -27,8 +29,8 @@ class Poisoned(CountingEnv):
         return arrival
 
 
-def supervised(envs, limit=10):
-    """An actor whose environments are those of the list, one after another."""
+def supervised(envs, limit=10, version=1):
+    """An actor whose environments are those of the list, one after another, with weights that were learned or not."""
     left, reports = list(envs), []
     config, spec = small_config(), env_spec()
     family = policy_family(spec, config)
@@ -40,6 +42,7 @@ def supervised(envs, limit=10):
         make_env=lambda seed: left.pop(0),
         faults=Faults(limit, report=reports.append, pause=0.0),
     )
+    actor.version = version
     slot = allocate(spec, family, actor.network, 6, actor.env.num_envs, pin=False)
     return actor, slot, reports
 
@@ -64,8 +67,8 @@ def test_what_is_not_finite_never_reaches_the_learner(where, value):
     actor.unroll(slot)
     assert torch.isfinite(slot.rewards).all()
     assert torch.isfinite(slot.observations["vector"]).all()
-    assert f"environment 1 returned the {where}" in reports[0]
-    assert str(value) in reports[0]
+    assert f"{env_spec().tasks[0]} returned the {where}" in reports[0]
+    assert f"{value} (environment 1, step 3 of an unroll)" in reports[0]
 
 
 def test_too_many_faults_end_the_run_with_the_first_cause():
@@ -76,6 +79,35 @@ def test_too_many_faults_end_the_run_with_the_first_cause():
     actor, slot, _ = supervised([First([5]), *(CountingEnv([5], fail_at=1) for _ in range(9))], limit=3)
     with pytest.raises(RunFailed, match=r"failed 4 times .* OSError: the first cause"):
         actor.unroll(slot)
+
+
+def test_a_fault_before_anything_worked_ends_the_run_at_once():
+    actor, slot, reports = supervised([CountingEnv([50], fail_at=3), CountingEnv([50])], version=0)
+    line = "the environments failed in their first unroll: RuntimeError: the simulator broke"
+    with pytest.raises(RunFailed, match=rf"^{line} \(samples.py:\d+ in step\)$") as raised:
+        actor.unroll(slot)
+    assert isinstance(raised.value.__cause__, RuntimeError)
+    assert len(reports) == 1
+    assert reports[0].startswith("Traceback")
+
+
+def test_a_fault_after_a_good_unroll_is_survived_and_its_place_named():
+    actor, slot, reports = supervised([CountingEnv([50], fail_at=9), CountingEnv([50])], version=0)
+    actor.unroll(slot)
+    actor.unroll(slot)
+    assert actor.faults.count == 1
+    last = reports[0].splitlines()[-1]
+    assert re.fullmatch(r"environments restart after: RuntimeError: .* \(samples.py:\d+ in step\)", last)
+
+
+def test_what_the_users_code_raises_is_survived_once_it_has_worked():
+    class Broken(CountingEnv):
+        def step(self, actions):
+            raise UserCodeError("KeyError: 'missing'", "broken.py:14 in step")
+
+    actor, slot, reports = supervised([Broken([5]), CountingEnv([5])])
+    actor.unroll(slot)
+    assert reports[0].endswith("environments restart after: KeyError: 'missing' (broken.py:14 in step)")
 
 
 def test_faults_now_and_then_are_survived_without_end():
@@ -114,7 +146,7 @@ def test_pauses_double_and_start_anew_after_a_good_unroll(monkeypatch):
     monkeypatch.setattr("vmpo.acting.faults.time.sleep", waited.append)
     faults = Faults(100, report=lambda text: None)
     for _ in range(7):
-        faults.survive(ValueError())
+        faults.survive(ValueError(), learned=True)
     faults.unrolled()
-    faults.survive(ValueError())
+    faults.survive(ValueError(), learned=False)
     assert waited == [1, 2, 4, 8, 16, 30, 30, 1]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vmpo.acting.faults import Faults, check_finite
 from vmpo.distributions import PolicyFamily
-from vmpo.errors import UserError
+from vmpo.errors import UserCodeError, UserError
 from vmpo.metrics import Stopwatch
 from vmpo.networks.agent import Agent, AgentInput, agent_inputs
 from vmpo.records import ContinuousActions, EnvSpec, EpisodeResult, Trajectory, VectorEnv, Weights, tree_map
@@ -127,14 +127,15 @@ class Actor:
                 if self._broken:
                     self._restart()
                 episodes = self._unroll(slot)
-                check_finite(slot)
+                check_finite(slot, self.env.spec.tasks)
                 self.faults.unrolled()
                 return episodes
             except Exception as error:
-                if self._make_env is None or isinstance(error, UserError | Stopped):
+                mistaken = isinstance(error, UserError) and not isinstance(error, UserCodeError)
+                if self._make_env is None or mistaken or isinstance(error, Stopped):
                     raise
                 self._broken = True
-                self.faults.survive(error)
+                self.faults.survive(error, learned=self.version > 0)
 
     def _restart(self) -> None:
         assert self._make_env is not None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import torch
 
-from vmpo.errors import RunFailed
+from vmpo.errors import RunFailed, told
+from vmpo.metrics import RESTART
 from vmpo.records import Trajectory
 
 Report: TypeAlias = Callable[[str], None]
@@ -33,19 +34,25 @@ class Faults:
         self._recent: deque[tuple[int, str]] = deque()
         self._in_a_row = 0
 
-    def survive(self, error: Exception) -> None:
-        """Wait a little before the restart, or stop the run with the first cause where there were too many."""
-        cause = f"{type(error).__name__}: {error}"
+    def survive(self, error: Exception, learned: bool) -> None:
+        """Wait a little before the restart, or stop the run with the first cause where there were too many.
+
+        Where nothing was ever ``learned`` and no unroll was good, a fault is a mistake and not an accident.
+        """
+        cause = told(error)
         self._recent.append((self._unrolls, cause))
         while self._recent[0][0] < self._unrolls - WINDOW:
             self._recent.popleft()
         self.count += 1
-        self._report("".join(traceback.format_exception(error)))
-        if len(self._recent) > self._limit:
+        end = None
+        if not self._unrolls and not learned:
+            end = f"the environments failed in their first unroll: {cause}"
+        elif len(self._recent) > self._limit:
             times = "once" if len(self._recent) == 1 else f"{len(self._recent)} times"
-            raise RunFailed(
-                f"the environments failed {times} within {WINDOW} unrolls; the first cause was {self._recent[0][1]}"
-            ) from error
+            end = f"the environments failed {times} within {WINDOW} unrolls; the first cause was {self._recent[0][1]}"
+        self._report("".join(traceback.format_exception(error)) + (end or RESTART + cause))
+        if end is not None:
+            raise RunFailed(end) from error
         time.sleep(min(LONGEST_PAUSE, self._pause * 2**self._in_a_row))
         self._in_a_row += 1
 
@@ -59,7 +66,7 @@ class BrokenUnroll(RuntimeError):
     """An environment returned what no learner can use."""
 
 
-def check_finite(slot: Trajectory) -> None:
+def check_finite(slot: Trajectory, tasks: Sequence[str]) -> None:
     """Refuse an unroll with NaN or infinite rewards or observations, and say whose they are."""
     parts = {"reward": slot.rewards, **{f"observation {name!r}": x for name, x in slot.observations.items()}}
     for name, tensor in parts.items():
@@ -68,4 +75,5 @@ def check_finite(slot: Trajectory) -> None:
             step, env = bad.nonzero()[0].tolist()
             value = tensor[step, env].flatten()
             value = value[~torch.isfinite(value)][0].item()
-            raise BrokenUnroll(f"environment {env} returned the {name} {value} (step {step} of an unroll)")
+            task = tasks[int(slot.tasks[step, env])]
+            raise BrokenUnroll(f"{task} returned the {name} {value} (environment {env}, step {step} of an unroll)")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import signal
 import time
 import traceback
 from collections import deque
@@ -25,11 +24,11 @@ from vmpo.acting.actor import Actor
 from vmpo.acting.faults import Faults, Report
 from vmpo.acting.local import WAIT_SECONDS, Collected, QueueingFleet
 from vmpo.config import Config
-from vmpo.errors import MAIN_HINT, RunFailed, UserError
+from vmpo.errors import MAIN_HINT, RunFailed, UserCodeError, UserError, told
 from vmpo.memory import keep_freed_memory
 from vmpo.records import EpisodeResult, Trajectory, Weights, tree_map
 from vmpo.shared_memory import SharedArrays, held
-from vmpo.signals import Stopped
+from vmpo.signals import Stopped, ignore, unheard
 
 POLL_SECONDS = 0.5
 """How often a waiting learner looks for signals."""
@@ -82,7 +81,8 @@ class ActorProcess:
         self.connection, theirs = context.Pipe()
         # Not daemonic: those may not have children, and environments may.
         self._process = context.Process(target=_serve, args=(theirs, make_actor, attempt, threads, memory))
-        self._process.start()
+        with unheard():
+            self._process.start()
         theirs.close()
 
     def ask(self, number: int, slot: int) -> None:
@@ -235,7 +235,8 @@ class OverlappingFleet(QueueingFleet):
         self._free += [slot for _, slot in process.requests]
         process.close(until=0.0)
         self._processes.remove(process)
-        self._faults.survive(ActorLost(f"the process of actor {process.index} ended with code {code}"))
+        lost = ActorLost(f"the process of actor {process.index} ended with code {code}")
+        self._faults.survive(lost, learned=bool(self._control["version"][0] > 0))
         self._processes.append(self._start(process.index))
 
 
@@ -254,9 +255,8 @@ def share_of_threads(config: Config) -> tuple[int, int]:
 
 def _serve(connection: Connection, make_actor: MakeActor, attempt: int, threads: int, memory: Memory) -> None:
     """The inside of an actor's process: fill slots until told to end, or until the learner is gone."""
-    # Signals reach the whole process group; the learner hears them, and ends its actors itself.
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, signal.SIG_IGN)
+    # The learner hears signals, and ends its actors itself.
+    ignore()
     # Where cores are short the learner goes first: an actor that is ahead of it can wait.
     os.nice(NICENESS)
     torch.set_num_threads(threads)
@@ -283,11 +283,11 @@ def _serve(connection: Connection, make_actor: MakeActor, attempt: int, threads:
             faults.clear()
     except Stopped:
         pass
-    except (UserError, RunFailed) as error:
-        _try_to_send(connection, Answer(faults=faults, error=error))
     except Exception as error:
-        lost = ActorLost(f"an actor failed with {type(error).__name__}: {error}; faults.log has the traceback")
-        _try_to_send(connection, Answer(faults=[*faults, traceback.format_exc()], error=lost))
+        if isinstance(error, UserCodeError) or not isinstance(error, UserError | RunFailed):
+            faults.append(traceback.format_exc())
+            error = ActorLost(f"an actor failed with {told(error)}; faults.log has the traceback")
+        _try_to_send(connection, Answer(faults=faults, error=error))
     finally:
         if actor is not None:
             actor.env.close()

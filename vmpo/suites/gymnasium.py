@@ -8,26 +8,61 @@ to so many worker processes, which pays for slow ones and also survives environm
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from vmpo.config import EnvConfig
-from vmpo.errors import UserError, unknown
+from vmpo.errors import UserCodeError, UserError, defined, named, place_of, unknown
 from vmpo.records import EnvSpec, Observation, Timestep
 from vmpo.suites import arrivals
-from vmpo.suites.spaces import ObservationEncoder, action_decoder, action_spec
+from vmpo.suites.spaces import ObservationEncoder, action_decoder, action_spec, misfit
 from vmpo.suites.workers import Outcome, WorkerEnv
-from vmpo.user_code import import_module
+from vmpo.user_code import import_module, respelt
 
 if TYPE_CHECKING:
     import gymnasium
     import gymnasium.vector
     from gymnasium.envs.registration import EnvSpec as Registration
+
+
+Result = TypeVar("Result")
+
+RETURNED = {"reset": "(observation, info)", "step": "(observation, reward, terminated, truncated, info)"}
+
+
+def _explained(method: Callable[..., Result]) -> Callable[..., Result]:
+    """What an environment raises, or Gymnasium for what it returned, as one line that names the place."""
+
+    @wraps(method)
+    def explained(self: Any, *arguments: Any) -> Result:
+        try:
+            return method(self, *arguments)
+        except UserError:
+            raise
+        except Exception as error:
+            what, place = named(error), place_of(error)
+            env, observations = self.played()
+            if not place:
+                place = defined(getattr(type(env.unwrapped), method.__name__)) or self.name
+                what = _misuse(error, method.__name__, env, observations) or what
+            raise UserCodeError(what, place) from error
+
+    return explained
+
+
+def _misuse(error: Exception, method: str, env: Any, observations: Sequence[Any]) -> str | None:
+    """What a method should have returned or taken, where that is what is wrong."""
+    if "unpack" in str(error):
+        return f"{method}() must return {RETURNED[method]}: {error}"
+    if method == "reset" and "unexpected keyword argument" in str(error):
+        return f"{error}; it must be reset(self, *, seed=None, options=None)"
+    found = (misfit(env.observation_space, observation) for observation in observations if observation is not None)
+    return next((what for what in found if what is not None), None)
 
 
 class GymnasiumEnv:
@@ -36,7 +71,7 @@ class GymnasiumEnv:
     def __init__(self, envs: gymnasium.vector.VectorEnv, name: str) -> None:
         from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-        self._envs, self._name = envs, name
+        self._envs, self.name = envs, name
         if "autoreset_mode" not in envs.metadata:
             raise UserError(f"{name} does not say how it resets; set metadata['autoreset_mode'] of its vector version")
         self._mode = AutoresetMode(envs.metadata["autoreset_mode"]).name
@@ -52,6 +87,7 @@ class GymnasiumEnv:
             steps_per_second=_steps_per_second(envs.metadata),
         )
 
+    @_explained
     def reset(self, seed: int) -> Timestep:
         """Start all episodes anew; the same seed gives the same stream."""
         seeds: Any = arrivals.env_seeds(seed, self.num_envs) if self._seed_each else seed
@@ -59,6 +95,7 @@ class GymnasiumEnv:
         self._resetting = np.zeros(self.num_envs, np.bool_)
         return arrivals.opening(self._encode(observation), self.num_envs)
 
+    @_explained
     def step(self, actions: np.ndarray) -> Timestep:
         batch = self._decode(actions)
         if self._mode == "DISABLED" and self._resetting.any():
@@ -93,8 +130,13 @@ class GymnasiumEnv:
         envs = self._envs.unwrapped
         pictures = [envs.envs[0].render()] if isinstance(envs, SyncVectorEnv) else self._envs.render()
         if not pictures or not isinstance(pictures[0], np.ndarray):
-            raise UserError(f"{self._name} gives no picture; it must support render_mode='rgb_array'")
+            raise UserError(f"{self.name} gives no picture; it must support render_mode='rgb_array'")
         return pictures[0]
+
+    def played(self) -> tuple[Any, Sequence[Any]]:
+        """An environment, and the last observations as they were returned."""
+        envs: Any = self._envs.unwrapped
+        return (envs.envs[0], envs._env_obs) if self._seed_each else (envs, ())
 
     def close(self) -> None:
         self._envs.close()
@@ -110,7 +152,7 @@ def make(config: EnvConfig, num_envs: int, seed: int, render: bool = False) -> G
 
 @contextmanager
 def _one_line_errors(name: str) -> Iterator[None]:
-    """What an absent package raises, as a user's error that names it."""
+    """What the making of an environment raises, as one line that names the absent package or the place."""
     from gymnasium.error import DependencyNotInstalled
 
     try:
@@ -124,6 +166,10 @@ def _one_line_errors(name: str) -> Iterator[None]:
         ) from error
     except ImportError as error:
         raise UserError(f"{name} cannot be made: {' '.join(str(error).split())}") from error
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserCodeError(named(error), place_of(error) or name) from error
 
 
 def _in_workers(config: EnvConfig, num_envs: int) -> WorkerEnv:
@@ -150,23 +196,27 @@ def _in_workers(config: EnvConfig, num_envs: int) -> WorkerEnv:
 
 def make_worker_env(config: EnvConfig, task: str) -> WorkerGymnasium:
     with _one_line_errors(task):
-        return WorkerGymnasium(_single(_source(task), config))
+        return WorkerGymnasium(_single(_source(task), config), task)
 
 
 class WorkerGymnasium:
     """One Gymnasium environment as a worker plays it."""
 
-    def __init__(self, env: gymnasium.Env) -> None:
+    def __init__(self, env: gymnasium.Env, name: str) -> None:
         from gymnasium.vector.utils import create_empty_array
 
-        self._env = env
+        self._env, self.name = env, name
+        self._observation: Any = None
         self._encode = ObservationEncoder(env.observation_space, 1)
         self._decode = action_decoder(env.action_space)
         self._batch: Any = create_empty_array(env.observation_space, 1)
 
+    @_explained
     def reset(self, seed: int) -> Observation:
-        return self._observe(self._env.reset(seed=seed)[0])
+        observation, _ = self._env.reset(seed=seed)
+        return self._observe(observation)
 
+    @_explained
     def step(self, action: np.ndarray) -> Outcome:
         observation, reward, terminated, truncated, _ = self._env.step(self._decode(action[None])[0])
         return Outcome(
@@ -179,11 +229,15 @@ class WorkerGymnasium:
     def _observe(self, observation: Any) -> Observation:
         from gymnasium.vector.utils import concatenate
 
+        self._observation = observation
         batch = concatenate(self._env.observation_space, [observation], self._batch)
         return {name: array[0] for name, array in self._encode(batch).items()}
 
     def render(self) -> np.ndarray:
         raise UserError("environments in worker processes were not made for rendering; make them with render=True")
+
+    def played(self) -> tuple[Any, Sequence[Any]]:
+        return self._env, [self._observation]
 
     def close(self) -> None:
         self._env.close()
@@ -193,6 +247,8 @@ def _source(name: str) -> Registration | Callable[..., gymnasium.Env]:
     """What makes the environment of that name: its registration, or a class or function of the user's module."""
     import gymnasium
 
+    if name not in gymnasium.registry and (right := respelt(name)) is not None:
+        raise UserError(f"unknown environment {name!r}; did you mean {right!r}?")
     module: ModuleType | None = None
     if ":" in name:
         module_name, name = name.split(":", 1)
@@ -244,11 +300,27 @@ def _single(
     drawing: dict[str, Any] = {"render_mode": "rgb_array"} if render else {}
     limit = _limit(config)
     if isinstance(source, Registration):
-        return gymnasium.make(source, disable_env_checker=True, **limit, **drawing)
-    env = source(**(drawing if _accepts(source, "render_mode") else {}))
+        return _with_spaces(gymnasium.make(source, disable_env_checker=True, **limit, **drawing))
+    drawing = drawing if _accepts(source, "render_mode") else {}
+    try:
+        inspect.signature(source).bind(**drawing)
+    except TypeError as error:
+        place = defined(source.__init__ if inspect.isclass(source) else source) or defined(source) or config.id
+        raise UserCodeError(f"{error}; --env may name a function of that module that passes it", place) from error
+    env = source(**drawing)
     if not isinstance(env, gymnasium.Env):
         raise UserError(f"{config.id} made a {type(env).__name__}; it must make a gymnasium.Env")
-    return gymnasium.wrappers.TimeLimit(env, **limit) if limit else env
+    return gymnasium.wrappers.TimeLimit(_with_spaces(env), **limit) if limit else _with_spaces(env)
+
+
+def _with_spaces(env: gymnasium.Env) -> gymnasium.Env:
+    import gymnasium
+
+    kind = type(env.unwrapped)
+    for name in ("observation_space", "action_space"):
+        if not isinstance(getattr(env, name, None), gymnasium.Space):
+            raise UserCodeError(f"it has no {name}, which must be a space of Gymnasium", defined(kind) or kind.__name__)
+    return env
 
 
 def _steps_per_second(metadata: dict[str, Any]) -> float | None:

@@ -129,6 +129,27 @@ def _words(length: int) -> Encoding:
     return spec, lambda batch: np.stack([hash_words(text, length=length) for text in batch])
 
 
+def misfit(space: Space, observation: Any, name: str = "the observation") -> str | None:
+    """How an observation differs from its space so that no batch can hold it."""
+    from gymnasium import spaces
+
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        # As objects: a ragged list has a shape, too.
+        shape = np.asarray(observation, object).shape
+        if space.shape is None or shape == space.shape:
+            return None
+        return f"{name} has the shape {shape}, its space {space.shape}"
+    parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+    for key, part in parts:
+        try:
+            inner = observation[key]
+        except (LookupError, TypeError):
+            return f"{name} has no part {key!r}, its space has"
+        if (found := misfit(part, inner, f"{name}[{key!r}]")) is not None:
+            return found
+    return None
+
+
 def action_spec(space: Space) -> ActionSpec:
     """How an agent acts in a space; see ``action_decoder`` for the way back."""
     from gymnasium import spaces

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import signal
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,9 +18,10 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from vmpo.errors import MAIN_HINT, UserError
+from vmpo.errors import MAIN_HINT, RunFailed, UserError, told
 from vmpo.records import ContinuousActions, EnvSpec, Observation, Timestep
 from vmpo.shared_memory import SharedArrays
+from vmpo.signals import ignore, unheard
 from vmpo.suites import arrivals
 from vmpo.suites.schedule import TaskSchedule
 
@@ -220,7 +220,8 @@ class Worker:
         self._process = context.Process(
             target=_serve, args=(theirs, make_env, spec.tasks, shared, self.slots), daemon=True
         )
-        self._process.start()
+        with unheard():
+            self._process.start()
         theirs.close()
 
     def send(self, command: str, argument: Any = None) -> None:
@@ -241,10 +242,11 @@ class Worker:
         except (EOFError, OSError) as error:
             raise self._died() from error
         self._answered = True
-        if kind == "user error":
-            raise UserError(value)
         if kind == "error":
-            raise WorkerFault(f"environments {self._names()} failed:\n{value}")
+            what, text = value
+            mistaken = isinstance(what, UserError)
+            fault = what if mistaken else WorkerFault(f"environments {self._names()} failed: {what}")
+            raise fault from WorkerTraceback(text)
         return value
 
     def close(self) -> None:
@@ -266,17 +268,20 @@ class Worker:
         return f"{self.slots[0]} to {self.slots[-1]}"
 
 
-class WorkerFault(RuntimeError):
+class WorkerFault(RunFailed):
     """A worker raised, or its process ended."""
+
+
+class WorkerTraceback(Exception):
+    """Where in its process a worker raised, in words: the cause of what is raised for it here."""
 
 
 def _serve(
     connection: Connection, make_env: MakeEnv, tasks: tuple[str, ...], shared: SharedArrays[Arrays], slots: list[int]
 ) -> None:
     """The worker's loop: obey until told to close or the parent is gone."""
-    # Signals reach the whole process group; the parent still needs its environments then, and closes them itself.
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, signal.SIG_IGN)
+    # The parent still needs its environments after a signal, and closes them itself.
+    ignore()
     arrays = shared.arrays()
     players = {slot: Player(make_env, tasks) for slot in slots}
     try:
@@ -295,10 +300,10 @@ def _serve(
                 else:
                     answer = players[slots[0]].render()
                 connection.send(("done", answer))
-            except UserError as error:
-                connection.send(("user error", str(error)))
-            except Exception:
-                connection.send(("error", traceback.format_exc()))
+            except Exception as error:
+                # Ours can be pickled; what others raise is told.
+                what = error if isinstance(error, UserError) else told(error)
+                connection.send(("error", (what, traceback.format_exc())))
     except (EOFError, OSError):
         pass
     finally:
