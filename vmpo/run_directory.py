@@ -39,7 +39,10 @@ class RunDirectory:
     def check_new(self) -> None:
         """Refuse a folder that holds a run already."""
         if self.config_file.exists():
-            raise UserError(f"{self.path} already holds a run; use 'vmpo resume {self.path}' or another --directory")
+            raise UserError(
+                f"{self.path} already holds a run; go on with 'vmpo resume {self.path}' (vmpo.resume in Python), "
+                "or choose another directory"
+            )
 
     def create(self, config: Config) -> None:
         """Claim a new or empty folder for a run."""
