@@ -9,6 +9,7 @@ import pytest
 from samples import small_config
 
 import vmpo
+from vmpo.callbacks import listed
 from vmpo.learning import checkpoint
 
 
@@ -52,6 +53,54 @@ def test_a_resumed_run_starts_where_it_was(tmp_path):
     vmpo.resume(tmp_path / "run", frames=192, quiet=True, callbacks=[journal])
     assert journal.events[0] == ("start", 4)
     assert journal.events[-1] == ("end", 192)
+
+
+def test_a_single_callback_needs_no_list(tmp_path):
+    journal = Journal()
+    vmpo.train(config(frames=96), tmp_path / "run", quiet=True, callbacks=journal)
+    vmpo.resume(tmp_path / "run", frames=192, quiet=True, callbacks=(journal,))
+    assert [event for event in journal.events if event[0] == "end"] == [("end", 96), ("end", 192)]
+
+
+class Foreign:
+    def on_epoch(self): ...
+
+
+class Both(Foreign, vmpo.Callback):
+    """What is called by others may have names of its own."""
+
+
+class Misspelt(vmpo.Callback):
+    def on_episode(self, run, episodes): ...
+
+
+class Derived(Misspelt):
+    def on_log(self, run, line): ...
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "message"),
+    [
+        (Misspelt(), "unknown event of Misspelt 'on_episode'; did you mean 'on_episodes'"),
+        ([Both(), Derived()], "unknown event of Misspelt 'on_episode'"),
+        ([Journal], "objects of classes that derive from vmpo.Callback; given: the class Journal"),
+        (Journal, "given: the class Journal"),
+        (print, "given: <built-in function print>"),
+        ([Foreign()], "given: <.*Foreign object"),
+        (None, "given: None"),
+    ],
+)
+def test_what_no_run_would_call_is_refused_before_anything_is_written(tmp_path, callbacks, message):
+    with pytest.raises(vmpo.UserError, match=message):
+        vmpo.train(config(), tmp_path / "run", quiet=True, callbacks=callbacks)
+    with pytest.raises(vmpo.UserError, match=message):
+        vmpo.resume(tmp_path / "run", quiet=True, callbacks=callbacks)
+    assert not (tmp_path / "run").exists()
+
+
+def test_classes_beside_ours_keep_their_own_events():
+    both = Both()
+    assert listed(both) == [both]
 
 
 class Broken(vmpo.Callback):

@@ -17,6 +17,7 @@ import pytest
 import torch
 from samples import CountingEnv, make_actor, new_slot, small_config
 
+import vmpo
 from vmpo import presets
 from vmpo.cli import main
 from vmpo.config import ClusterConfig
@@ -130,6 +131,28 @@ class Ready:
             raise RayActorError
         self.taken.append(request)
         return self._unroll
+
+
+def test_callbacks_are_called_by_the_first_learner(tmp_path):
+    """In another process, where this module cannot be imported: what they hear is written down."""
+    pytest.importorskip("ray")
+    from vmpo import cluster
+
+    class StopSoon(vmpo.Callback):
+        def on_unroll(self, run):
+            if run.learner.learner_step >= 3:
+                run.stop.request()
+
+        def on_end(self, run, result):
+            (run.directory.path / "heard").write_text(f"{result.learner_steps} {result.finished}")
+
+    config = small_config(env={"id": "CartPole-v1"}, run={"frames": 1_000_000})
+    where = ClusterConfig(address="local", actors=2, learners=1)
+    with pytest.raises(vmpo.UserError, match="callbacks must be objects"):
+        cluster.train(config, tmp_path / "run", where, quiet=True, callbacks=StopSoon)
+    result = cluster.train(config, tmp_path / "run", where, quiet=True, callbacks=StopSoon())
+    assert not result.finished
+    assert (tmp_path / "run" / "heard").read_text() == f"{result.learner_steps} False"
 
 
 def test_unrolls_are_learned_from_in_the_order_in_which_they_were_asked_for(monkeypatch):

@@ -8,10 +8,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from samples import small_config
 
+import vmpo
 from vmpo.config import Config
+from vmpo.export import export_policy
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -94,6 +99,35 @@ def test_the_scripts_of_the_guide_to_python_run(guide: Callable[..., subprocess.
     assert finished == "False"
     assert 0 < int(steps) < 100_000
     assert float(best) > 30.0
+
+
+def test_exported_agents_are_called_as_the_guide_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(tmp_path)
+    vmpo.train(small_config(env={"id": "CartPole-v1"}), "run", quiet=True)
+    policy = vmpo.load("run")
+    onnx, program = blocks("watch.md", "python")
+    for file, script in (("agent.onnx", onnx), ("agent.pt2", program)):
+        export_policy(policy, Path(file))
+        names: dict[str, Any] = {}
+        exec(script, names)
+        assert names["action"].tolist() == policy.act(np.zeros((1, 4)))[0].tolist()
+
+
+def test_the_script_of_the_first_page_runs_without_a_guard(tmp_path: Path) -> None:
+    (script,) = blocks("../README.md", "python")
+    (tmp_path / "script.py").write_text(
+        script.replace('"cartpole"', "config").replace(
+            "import vmpo\n",
+            "import vmpo\nfrom dataclasses import replace\n"
+            'config = vmpo.presets.get("cartpole").config\n'
+            "config = replace(config, run=replace(config.run, frames=2_000, evaluation_episodes=0))\n",
+        )
+        + "\nprint(action)\n"
+    )
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] in ("0", "1")
 
 
 @pytest.mark.parametrize("index", [0, 1], ids=["encoder", "loss"])

@@ -7,6 +7,7 @@ import importlib.util
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from vmpo import export as exporting
 from vmpo.cli import main
@@ -16,6 +17,7 @@ from vmpo.export import GreedyStep, export_policy
 from vmpo.networks.agent import make_agent
 from vmpo.policy import Policy
 from vmpo.records import ArraySpec, ContinuousActions, DiscreteActions, EnvSpec, Weights
+from vmpo.suites.spaces import action_spec
 
 VECTOR = ArraySpec(shape=(5,), dtype=np.dtype(np.float32), kind="vector")
 EVERYTHING = {
@@ -29,6 +31,15 @@ SEVERAL = DiscreteActions(sizes=(3, 2))
 CONTINUOUS = ContinuousActions(
     low=np.array([-2.0, 0.0, -np.inf, -np.inf], np.float32), high=np.array([1.0, 0.4, 0.3, np.inf], np.float32)
 )
+
+
+# In the environment's own terms: counted from elsewhere, in another shape or type, and with bounds that float32 misses.
+FORMS = {
+    "a choice from 5": action_spec(spaces.Discrete(3, start=5)),
+    "choices in a square": action_spec(spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[0, 1], [0, 9]])),
+    "bits": action_spec(spaces.MultiBinary(3)),
+    "doubles": action_spec(spaces.Box(-0.4, 0.4, (2, 2), np.float64)),
+}
 
 
 def policy(core="none", observation=None, action=DISCRETE, **options):
@@ -116,6 +127,28 @@ def test_a_torch_program_acts_as_the_agent_does(name, tmp_path):
     expected, _ = agent.act({n: inputs[n].numpy() for n in agent.spec.observation})
     np.testing.assert_allclose(program(inputs=inputs)["action"].numpy(), expected, atol=1e-6)
     assert first.shape == exported.inputs[name]
+
+
+@pytest.mark.parametrize("suffix", ["onnx", "pt2"])
+@pytest.mark.parametrize("name", FORMS)
+def test_an_exported_action_is_the_environments_own(name, suffix, tmp_path):
+    agent = policy(action=FORMS[name])
+    exported = export_policy(agent, tmp_path / f"agent.{suffix}")
+    observation = 30.0 * np.random.default_rng(0).normal(size=(20, 5)).astype(np.float32)
+    expected, _ = agent.act(observation)
+    if suffix == "onnx":
+        (actions,) = session(exported.path).run(["action"], {"observation": observation})
+    else:
+        inputs = {"observation": torch.from_numpy(observation)}
+        actions = torch.export.load(exported.path).module()(inputs=inputs)["action"].numpy()
+    assert actions.dtype == expected.dtype
+    np.testing.assert_allclose(actions, expected, atol=1e-5)
+    assert len(np.unique(actions)) > 1
+    if name == "a choice from 5":
+        assert set(actions) <= {5, 6, 7}
+    if name == "doubles":
+        assert actions.shape == (20, 2, 2)
+        assert np.abs(actions).max() == 0.4
 
 
 def test_the_check_sees_a_state_that_is_not_reset_and_an_action_that_is_not_clipped(tmp_path, monkeypatch):

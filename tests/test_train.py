@@ -21,6 +21,7 @@ import vmpo
 from vmpo.errors import UserError
 from vmpo.learning import checkpoint
 from vmpo.learning.learner import Learner
+from vmpo.options import EvaluateOptions
 from vmpo.records import ArraySpec
 from vmpo.run_directory import RunDirectory
 from vmpo.signals import Stopped
@@ -65,6 +66,26 @@ def test_a_directory_that_holds_a_run_is_refused_and_left_alone(tmp_path):
     with pytest.raises(UserError, match="already holds a run"):
         vmpo.train(small_config(), tmp_path, quiet=True)
     assert (tmp_path / "metrics.jsonl").read_text() == before
+
+
+class StopAtOnce(vmpo.Callback):
+    def on_start(self, run):
+        run.stop.request()
+
+
+def test_a_preset_is_trained_by_its_name(tmp_path):
+    vmpo.train("pendulum", tmp_path / "run", quiet=True, callbacks=StopAtOnce())
+    assert RunDirectory(tmp_path / "run").read_config() == vmpo.presets.get("pendulum").config
+    with pytest.raises(UserError, match="did you mean 'pendulum'"):
+        vmpo.train("pendulm", tmp_path / "other", quiet=True)
+    with pytest.raises(UserError, match=r"a vmpo\.Config or the name of a preset; given: \{'frames': 3\}"):
+        vmpo.train({"frames": 3}, tmp_path / "other", quiet=True)
+    assert not (tmp_path / "other").exists()
+
+
+def test_an_evaluation_is_of_as_many_episodes_as_the_commands(tmp_path):
+    vmpo.train(small_config(), tmp_path, quiet=True)
+    assert vmpo.evaluate(tmp_path).summary()["episodes"] == EvaluateOptions(directory="run").episodes == 100
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
@@ -354,7 +375,7 @@ def test_the_directory_of_a_run_is_shown_first(tmp_path, capsys):
 
 def test_a_folder_of_other_files_is_refused_and_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(UserError, match=r"is not empty \(it holds thesis.tex\); use another --directory"):
+    with pytest.raises(UserError, match=r"is not empty \(it holds thesis.tex\); choose another directory"):
         vmpo.train(small_config(), tmp_path, quiet=True)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 

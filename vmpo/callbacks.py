@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from vmpo.errors import UserError, unknown
 from vmpo.records import EpisodeResult
 
 if TYPE_CHECKING:
@@ -37,3 +38,23 @@ class Callback:
 
     def on_end(self, run: Run, result: RunResult) -> None:
         """After the last update and the evaluation, or after a signal. Not after an error."""
+
+
+Callbacks: TypeAlias = Callback | Sequence[Callback]
+"""One, or several."""
+
+
+def listed(callbacks: Callbacks) -> list[Callback]:
+    """All of them; what no run would call is refused."""
+    found: list[Any] = list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
+    events = [name for name in vars(Callback) if name.startswith("on_")]
+    for callback in found:
+        if not isinstance(callback, Callback):
+            what = f"the class {callback.__name__}" if isinstance(callback, type) else repr(callback)
+            raise UserError(f"callbacks must be objects of classes that derive from vmpo.Callback; given: {what:.80}")
+        # Classes beside ours may have events of their own.
+        for kind in type(callback).__mro__:
+            for name in vars(kind) if issubclass(kind, Callback) else ():
+                if name.startswith("on_") and name not in events:
+                    raise unknown(f"event of {kind.__name__}", name, events)
+    return found

@@ -23,6 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from vmpo.acting.remote import Crew, RemoteActor, envs_of_each
 from vmpo.actors import distant_actor, environment_spec
+from vmpo.callbacks import Callbacks, listed
 from vmpo.config import ClusterConfig, Config
 from vmpo.display import Display, make_display
 from vmpo.errors import RunFailed, UserError
@@ -48,11 +49,22 @@ MAX_RESTARTS = 3
 """Restarts of the learners without a new checkpoint in between; one more stops the run."""
 
 
-def train(config: Config, directory: str | Path, cluster: ClusterConfig, *, quiet: bool = False) -> RunResult:
-    """Start a run in a new directory, as ``vmpo.train`` does, on a cluster."""
+def train(
+    config: Config | str,
+    directory: str | Path,
+    cluster: ClusterConfig,
+    *,
+    quiet: bool = False,
+    callbacks: Callbacks = (),
+) -> RunResult:
+    """Start a run in a new directory, as ``vmpo.train`` does, on a cluster.
+
+    The first learner has a copy of the callbacks, and a new copy if it is started again.
+    """
+    config, heard = settled(config), listed(callbacks)
     RunDirectory(directory).check_new()
-    config = settled(config)
-    return _run(config, cluster, Order(directory=str(Path(directory).absolute()), config=config), quiet)
+    order = Order(directory=str(Path(directory).absolute()), config=config, callbacks=heard)
+    return _run(config, cluster, order, quiet)
 
 
 def resume(
@@ -62,12 +74,15 @@ def resume(
     frames: int | None = None,
     quiet: bool = False,
     trust: bool = False,
+    callbacks: Callbacks = (),
 ) -> RunResult:
     """Continue a run on a cluster, wherever it was before."""
+    heard = listed(callbacks)
     config = RunDirectory(directory).read_config(trust)
     if frames is not None:
         config = replace(config, run=replace(config.run, frames=frames))
-    return _run(config, cluster, Order(directory=str(Path(directory).absolute()), frames=frames), quiet)
+    order = Order(directory=str(Path(directory).absolute()), frames=frames, callbacks=heard)
+    return _run(config, cluster, order, quiet)
 
 
 def _run(config: Config, cluster: ClusterConfig, order: Order, quiet: bool) -> RunResult:

@@ -34,7 +34,7 @@ def evaluate_weights(
 
 def evaluate_run(
     directory: str | Path,
-    episodes: int,
+    episodes: int = 100,
     *,
     greedy: bool = True,
     seed: int = 1_000_003,

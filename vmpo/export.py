@@ -109,14 +109,21 @@ class GreedyStep(nn.Module):
         return {"action": self._executable(raw)} | {NEXT_STATE + name: value for name, value in state.items()}
 
     def _executable(self, raw: Tensor) -> Tensor:
-        """``ActionSpec.executable`` in tensors, and a single choice as a plain integer."""
-        action = self._spec.action
+        """``ActionSpec.executable`` and ``native`` in tensors."""
+        action, form = self._spec.action, self._spec.action.form
         if isinstance(action, DiscreteActions):
-            return raw[:, 0] if action.width == 1 else raw
-        bounded = torch.isfinite(self.low) & torch.isfinite(self.high)
-        low, high = torch.where(bounded, self.low, -1.0), torch.where(bounded, self.high, 1.0)
-        scaled = low + (raw.clamp(-1.0, 1.0) + 1.0) * 0.5 * (high - low)
-        return torch.where(bounded, scaled, torch.minimum(torch.maximum(raw, self.low), self.high))
+            if form is None:
+                return raw[:, 0] if action.width == 1 else raw
+            actions = raw + torch.tensor(form.start) if any(form.start) else raw
+        else:
+            bounded = torch.isfinite(self.low) & torch.isfinite(self.high)
+            low, high = torch.where(bounded, self.low, -1.0), torch.where(bounded, self.high, 1.0)
+            scaled = low + (raw.clamp(-1.0, 1.0) + 1.0) * 0.5 * (high - low)
+            actions = torch.minimum(torch.maximum(torch.where(bounded, scaled, raw), self.low), self.high)
+            if form is None:
+                return actions
+        dtype = torch.from_numpy(np.empty(0, form.dtype)).dtype
+        return actions.to(dtype).reshape(-1, *form.shape)
 
 
 def _forget(state: Tensor, first: Tensor) -> Tensor:
@@ -129,7 +136,9 @@ def _forget(state: Tensor, first: Tensor) -> Tensor:
 def _bounds(action: ActionSpec) -> tuple[Tensor, Tensor]:
     if not isinstance(action, ContinuousActions):
         return torch.zeros(0), torch.zeros(0)
-    return torch.from_numpy(np.float32(action.low)), torch.from_numpy(np.float32(action.high))
+    # Doubles where the environment's are: a float32 may lie just outside of them.
+    dtype = np.float64 if action.form is not None and action.form.dtype == "float64" else np.float32
+    return torch.from_numpy(action.low.astype(dtype)), torch.from_numpy(action.high.astype(dtype))
 
 
 def export(directory: str | Path, out: str | Path, *, best: bool = False, trust: bool = False) -> Exported:
@@ -183,7 +192,7 @@ def export_policy(policy: Policy, path: Path) -> Exported:
 
 
 def largest_difference(policy: Policy, step: GreedyStep, run: Callable[[Tensors], Tensors]) -> float:
-    """Play random observations with the file and with ``policy.act``, each going on from its own states.
+    """Play random observations with the file and as ``policy.act`` does, each going on from its own states.
 
     The policy plays each environment alone, the file all of them at once. Differences of floats count as a share of
     the greatest number compared if that exceeds 1; another choice among discrete actions counts as it is.
@@ -203,12 +212,12 @@ def largest_difference(policy: Policy, step: GreedyStep, run: Callable[[Tensors]
             inputs["previous_reward"] = torch.from_numpy(rewards)
         outputs = run(inputs)
         for row in range(ENVIRONMENTS):
-            action, states[row] = policy.act(
-                {name: array[row] for name, array in observation.items()},
+            action, states[row] = policy.act_on(
+                {name: array[row : row + 1] for name, array in observation.items()},
                 None if first[row] else states[row],
                 previous_reward=rewards[row],
             )
-            expected = {"action": torch.from_numpy(np.asarray(action))}
+            expected = {"action": torch.from_numpy(action)[0]}
             expected |= {NEXT_STATE + name: value[0] for name, value in (states[row] or {}).items()}
             largest = max([largest, *(_difference(value[row], expected[name]) for name, value in outputs.items())])
         inputs |= {name.replace(NEXT_STATE, STATE): value for name, value in outputs.items() if name != "action"}

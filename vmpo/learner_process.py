@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import ray
 import torch
 
 from vmpo.acting.remote import Crew
+from vmpo.callbacks import Callback
 from vmpo.config import Config
 from vmpo.display import Display
 from vmpo.result import RunResult
@@ -30,6 +31,7 @@ class Order:
     directory: str
     config: Config | None = None
     frames: int | None = None
+    callbacks: Sequence[Callback] = ()
 
 
 class Relay(Display):
@@ -63,9 +65,9 @@ class LearnerProcess:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(variables["LOCAL_WORLD_SIZE"])))
         around = Surroundings(crew=crew, stop=self._stop, display=self._relay, patience=PATIENCE)
         if order.config is not None:
-            return train(order.config, order.directory, around=around)
+            return train(order.config, order.directory, callbacks=order.callbacks, around=around)
         # The driver has read the configuration, and asked for trust where that needs it.
-        return resume(order.directory, frames=order.frames, trust=True, around=around)
+        return resume(order.directory, frames=order.frames, trust=True, callbacks=order.callbacks, around=around)
 
     def stop(self) -> None:
         self._stop.request()

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from vmpo import suites
+from vmpo import saved_spec, suites
 from vmpo.config import Config
 from vmpo.learning import checkpoint
 from vmpo.networks.agent import AgentInput, make_agent, policy_family
+from vmpo.observations import received
 from vmpo.popart import PopArtStatistics, denormalise, initial_statistics
-from vmpo.records import AgentState, DiscreteActions, EnvSpec, Weights
+from vmpo.records import AgentState, EnvSpec, Observation, Weights
 from vmpo.run_directory import RunDirectory
 
 
@@ -48,33 +49,37 @@ class Policy:
 
     def act(
         self,
-        observation: np.ndarray | dict[str, Any],
+        observation: Any,
         state: AgentState | None = None,
         *,
         previous_reward: Any = 0.0,
         greedy: bool = True,
     ) -> tuple[np.ndarray, AgentState]:
-        """Choose actions within the environment's bounds, and return them with the state for the next call.
+        """Choose what the environment's ``step`` takes, and return it with the state for the next call.
 
-        ``observation`` holds the arrays of ``spec.observation`` by name, or the only one of them bare. They may have a
-        leading batch axis, which the action then has too. A single choice is a plain integer, several are a vector.
+        ``observation`` is what the environment gives, or the arrays of ``spec.observation`` by name, or the only one
+        of them bare. It may have a leading batch axis, as a vector environment's has, and so has the action then.
         Without a state an episode starts.
         """
-        arrays = observation if isinstance(observation, dict) else {next(iter(self.spec.observation)): observation}
-        name, spec = next(iter(self.spec.observation.items()))
-        single = np.ndim(arrays[name]) == len(spec.shape)
-        batch = {
-            key: np.array(arrays[key], dtype=array.dtype, ndmin=len(array.shape) + 1)
-            for key, array in self.spec.observation.items()
-        }
+        given = received(self.spec.observation, observation)
+        actions, new_state = self.act_on(given.arrays, state, previous_reward=previous_reward, greedy=greedy)
+        return actions[0] if given.single else actions, new_state
+
+    def act_on(
+        self,
+        observation: Observation,
+        state: AgentState | None = None,
+        *,
+        previous_reward: Any = 0.0,
+        greedy: bool = True,
+    ) -> tuple[np.ndarray, AgentState]:
+        """``act`` for a batch that is in the terms of ``spec.observation`` already, unchecked."""
         with torch.inference_mode():
-            inputs, memory = self._inputs(batch, state, previous_reward)
+            inputs, memory = self._inputs(observation, state, previous_reward)
             parameters, new_state = self.network.act(inputs, memory)
             raw = self._chosen(parameters, greedy)
-        actions = self.spec.action.executable(raw.numpy())
-        if isinstance(self.spec.action, DiscreteActions) and self.spec.action.width == 1:
-            actions = actions[:, 0]
-        return actions[0] if single else actions, {**new_state, "previous_action": raw}
+        actions = self.spec.action.native(self.spec.action.executable(raw.numpy()))
+        return actions, {**new_state, "previous_action": raw}
 
     @torch.inference_mode()
     def decide(
@@ -85,7 +90,7 @@ class Policy:
         previous_reward: Any = 0.0,
         greedy: bool = True,
     ) -> Decision:
-        """Actions, values and the next state of a batch, whose arrays all have a leading batch axis."""
+        """Actions, values and the next state of a batch, in the terms of ``spec``."""
         inputs, memory = self._inputs(observation, state, previous_reward)
         output, new_state = self.network.step(inputs, memory)
         raw = self._chosen(output.policy, greedy)
@@ -126,17 +131,23 @@ class Policy:
 def load(directory: str | Path, *, best: bool = False, trust: bool = False) -> Policy:
     """The online network of a run's newest checkpoint, or of the one with the best training return.
 
-    ``trust`` lets its configuration name a module to import.
+    ``trust`` lets its configuration name a module to import. No environment is made, unless the run is of a version
+    that did not save its spec.
     """
     run_directory = RunDirectory(directory)
     config = run_directory.read_config(trust)
     saved = checkpoint.chosen(run_directory.checkpoints, best)
-    env = suites.make(config.env, 1, config.run.seed)
-    try:
-        spec = env.spec
-    finally:
-        env.close()
+    known = saved.progress.get("spec")
+    spec = _spec_of_environment(config) if known is None else saved_spec.from_json(known)
     statistics = checkpoint.popart_statistics(
         saved, initial_statistics(len(spec.tasks), bounds=config.loss.popart_bounds)
     )
     return Policy(spec, config, checkpoint.online_weights(saved), statistics)
+
+
+def _spec_of_environment(config: Config) -> EnvSpec:
+    env = suites.make(config.env, 1, config.run.seed)
+    try:
+        return env.spec
+    finally:
+        env.close()

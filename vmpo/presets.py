@@ -17,7 +17,7 @@ from vmpo.config import (
     RunConfig,
     sampled,
 )
-from vmpo.errors import unknown
+from vmpo.errors import UserError, unknown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,10 +251,7 @@ def _paper_lab(name: str, level: str, summary: str, multi: bool) -> Preset:
                 lstm_layers=3 if multi else 2,
             ),
             loss=LossConfig(
-                discount=0.99,
-                epsilon_temperature=0.5 if multi else 0.1,
-                epsilon_policy=None,
-                pixel_control_cost=2e-3,
+                discount=0.99, epsilon_temperature=0.5 if multi else 0.1, epsilon_policy=None, pixel_control_cost=2e-3
             ),
             learner=LearnerConfig(
                 batch_size=128, unroll_length=95, virtual_replicas=8, target_period=10, learning_rate=1e-4
@@ -379,14 +376,9 @@ PRESETS: dict[str, Preset] = {
     "paper-gym-humanoid": _paper_control(
         "paper-gym-humanoid", "mujoco", "Humanoid-v4", 39, "Table 7, OpenAI Gym: Humanoid", 10_000_000_000, _GYM_RANGES
     ),
+    # The table's unroll of 63; the text of App. F says 40.
     "paper-humanoid-run": _paper_control(
-        "paper-humanoid-run",
-        "mujoco",
-        "HumanoidRun-v1",
-        63,
-        "Table 7, humanoid run from state (the table's unroll 63; the text of App. F says 40)",
-        10_000_000_000,
-        _HUMANOID_RANGES,
+        "paper-humanoid-run", "mujoco", "HumanoidRun-v1", 63, "Table 7, humanoid run", 10_000_000_000, _HUMANOID_RANGES
     ),
 }
 
@@ -399,6 +391,9 @@ def get(name: str) -> Preset:
     return PRESETS[name]
 
 
-def settled(config: Config) -> Config:
-    """Fields that the preset leaves open, drawn from its ranges."""
+def settled(config: Config | str) -> Config:
+    """A configuration, or a preset's by its name, with the fields that the preset leaves open drawn from its ranges."""
+    config = get(config).config if isinstance(config, str) else config
+    if not isinstance(config, Config):
+        raise UserError(f"a run needs a vmpo.Config or the name of a preset; given: {config!r:.80}")
     return sampled(config, get(config.preset).ranges) if config.preset in PRESETS else config

@@ -7,7 +7,7 @@ Layout is ``[T, B, ...]`` everywhere. All fields of a timestep belong to the *ar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
@@ -26,6 +26,31 @@ Tree = TypeVar("Tree")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ObservationForm:
+    """How a Gymnasium environment itself gives what ``suites.spaces.encode`` makes an array of."""
+
+    path: tuple[str | int, ...]
+    """Keys of Dicts and indices of Tuples that lead to it."""
+    shape: tuple[int, ...]
+    sizes: tuple[int, ...] = ()
+    """Choices: how many each has."""
+    start: tuple[int, ...] = ()
+    """Choices: the lowest of each."""
+    seen: tuple[int, ...] | None = None
+    """Entries that the agent sees, if not all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionForm:
+    """How a Gymnasium environment itself takes an action."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    start: tuple[int, ...] = ()
+    """Choices: the lowest of each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArraySpec:
     """Shape, type and meaning of one named observation, without the batch axis."""
 
@@ -37,6 +62,8 @@ class ArraySpec:
     """Text: codes run from 1 to this number."""
     layout: Literal["CHW", "HWC"] = "CHW"
     """Axis order of pixels as the simulator delivers them; the encoder permutes, so that no copy is made before it."""
+    form: ObservationForm | None = field(default=None, compare=False)
+    """What the environment itself gives, where that may be another thing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +71,7 @@ class DiscreteActions:
     """One categorical choice per entry of ``sizes``; several are independent. Actions are int64 ``[B, len(sizes)]``."""
 
     sizes: tuple[int, ...]
+    form: ActionForm | None = field(default=None, compare=False)
 
     @property
     def width(self) -> int:
@@ -53,6 +81,13 @@ class DiscreteActions:
         """Every sample of a categorical can be executed as it is."""
         return raw
 
+    def native(self, executable: np.ndarray) -> np.ndarray:
+        """As the environment's own ``step`` takes them; without a form, a single choice is a plain integer."""
+        if self.form is None:
+            return executable[:, 0] if self.width == 1 else executable
+        choices = executable + self.form.start if any(self.form.start) else executable
+        return choices.reshape(-1, *self.form.shape).astype(self.form.dtype, copy=False)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ContinuousActions:
@@ -60,6 +95,7 @@ class ContinuousActions:
 
     low: np.ndarray
     high: np.ndarray
+    form: ActionForm | None = field(default=None, compare=False)
 
     @property
     def width(self) -> int:
@@ -72,6 +108,15 @@ class ContinuousActions:
         """
         low, high, scale, middle = self._mapping
         return (np.minimum(np.maximum(raw, low), high) * scale + middle).astype(np.float32)
+
+    def native(self, executable: np.ndarray) -> np.ndarray:
+        """As the environment's own ``step`` takes them."""
+        if self.form is None:
+            return executable
+        if self.form.dtype != "float32":
+            # A float32 may lie just outside the bounds: 0.4 is rounded up.
+            executable = np.clip(executable.astype(self.form.dtype), self.low, self.high)
+        return executable.reshape(-1, *self.form.shape)
 
     @cached_property
     def _mapping(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -55,13 +55,15 @@ class RunDirectory:
     def check_new(self) -> None:
         """Refuse a folder that holds a run already, or anything else but what a start that was killed left there."""
         if self.config_file.exists():
-            raise UserError(f"{self.path} already holds a run; use another --directory, or: {self.command('resume')}")
+            raise UserError(
+                f"{self.path} already holds a run; choose another directory, or go on with it: {self.command('resume')}"
+            )
         inside = sorted(self.path.iterdir()) if self.path.is_dir() else []
         others = [path.name for path in inside if path.name[0] != "." and path != self.checkpoints]
         if self.checkpoints in inside and any(self.checkpoints.iterdir()):
             others.append(self.checkpoints.name)
         if others:
-            raise UserError(f"{self.path} is not empty (it holds {others[0]}); use another --directory")
+            raise UserError(f"{self.path} is not empty (it holds {others[0]}); choose another directory")
 
     def create(self, config: Config) -> None:
         """Claim a new or empty folder for a run."""

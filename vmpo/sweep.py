@@ -96,9 +96,9 @@ def claim(folder: Path, config: Config) -> None:
     """A directory belongs to one sweep: its settings are on file, and other settings are refused."""
     settings, text = folder / "sweep.json", json.dumps(to_dict(config), indent=2)
     if settings.exists() and settings.read_text() != text:
-        raise UserError(f"{folder} holds a sweep of other settings; use another --directory")
+        raise UserError(f"{folder} holds a sweep of other settings; choose another directory")
     if not settings.exists() and folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty and holds no sweep; use another --directory")
+        raise UserError(f"{folder} is not empty and holds no sweep; choose another directory")
     folder.mkdir(parents=True, exist_ok=True)
     settings.write_text(text)
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vmpo import __version__
+from vmpo import __version__, saved_spec
 from vmpo.acting.local import Fleet
 from vmpo.actors import actor_seed, environment_spec, make_fleet, set_threads, training_env
-from vmpo.callbacks import Callback
+from vmpo.callbacks import Callback, Callbacks, listed
 from vmpo.config import Config, RunConfig, to_dict
 from vmpo.display import Display, make_display
 from vmpo.errors import RunFailed, UserError
@@ -43,15 +43,15 @@ from vmpo.weights_and_biases import WeightsAndBiases
 
 
 def train(
-    config: Config,
+    config: Config | str,
     directory: str | Path,
     *,
     quiet: bool = False,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Callbacks = (),
     around: Surroundings | None = None,
 ) -> RunResult:
-    """Start a run in a new directory. Ranges of the preset are sampled here, and recorded with the configuration."""
-    config, around = settled(config), around or Surroundings()
+    """Start a run, of a preset by its name too, in a new directory. Ranges are sampled here, and recorded."""
+    config, callbacks, around = settled(config), listed(callbacks), around or Surroundings()
     with joined() as replicas, ExitStack() as held:
         replicas.together(lambda: check(config, replicas.count))
         run_directory = RunDirectory(replicas.from_first(lambda: str(directory)))
@@ -73,14 +73,14 @@ def resume(
     frames: int | None = None,
     quiet: bool = False,
     trust: bool = False,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Callbacks = (),
     around: Surroundings | None = None,
 ) -> RunResult:
     """Continue a run from its newest checkpoint, to its last frame or to a later one.
 
     ``trust`` allows a run whose environment is a module's, ``my_module:MyEnv-v0``, to import that module.
     """
-    run_directory, around = RunDirectory(directory), around or Surroundings()
+    run_directory, callbacks, around = RunDirectory(directory), listed(callbacks), around or Surroundings()
     with joined() as replicas, ExitStack() as held:
         config = replicas.from_first(lambda: run_directory.read_config(trust))
         planned = config.run.frames
@@ -200,6 +200,7 @@ class Run:
                 "frames": self.frames,
                 "seconds": self.seconds,
                 "config": to_dict(self.config),
+                "spec": saved_spec.to_json(self.spec),
             },
             {name: generator.get_state() for name, generator in self._generators().items()},
             keep=self.config.run.keep_checkpoints,

@@ -6,14 +6,16 @@ import itertools
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from vmpo import suites
 from vmpo.config import EnvConfig
 from vmpo.errors import UserError
 from vmpo.records import ArraySpec, DiscreteActions, EnvSpec
 from vmpo.suites import arrivals
-from vmpo.suites.multitask import MultiTaskEnv
+from vmpo.suites.multitask import MultiTaskEnv, _common_spec
 from vmpo.suites.schedule import TaskSchedule
+from vmpo.suites.spaces import action_spec, observation_spec
 
 
 class Counting:
@@ -231,3 +233,16 @@ def test_two_games_are_played_as_the_simulator_plays_them():
         env.close()
         for single in alone:
             single.close()
+
+
+def test_tasks_that_differ_only_in_what_their_environments_give_and_take_have_no_common_form() -> None:
+    def spec(name: str, start: int) -> EnvSpec:
+        choices = spaces.Discrete(3, start=start)
+        return EnvSpec(observation=observation_spec(choices), action=action_spec(choices), tasks=(name,))
+
+    alike = _common_spec([spec("a", 1), spec("b", 1)])
+    assert alike.action.form == spec("a", 1).action.form is not None
+    assert alike.observation["observation"].form is not None
+    other = _common_spec([spec("a", 1), spec("b", 2)])
+    assert (other.action.form, other.observation["observation"].form) == (None, None)
+    assert other.tasks == ("a", "b")

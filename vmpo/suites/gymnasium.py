@@ -20,7 +20,7 @@ from vmpo.config import EnvConfig
 from vmpo.errors import UserCodeError, UserError, defined, named, place_of, unknown
 from vmpo.records import EnvSpec, Observation, Timestep
 from vmpo.suites import arrivals
-from vmpo.suites.spaces import ObservationEncoder, action_decoder, action_spec, misfit
+from vmpo.suites.spaces import action_spec, encoded, misfit, observation_spec
 from vmpo.suites.workers import Outcome, WorkerEnv
 from vmpo.user_code import import_module, respelt
 
@@ -76,16 +76,15 @@ class GymnasiumEnv:
             raise UserError(f"{name} does not say how it resets; set metadata['autoreset_mode'] of its vector version")
         self._mode = AutoresetMode(envs.metadata["autoreset_mode"]).name
         self._seed_each = isinstance(envs.unwrapped, SyncVectorEnv)
-        self._encode = ObservationEncoder(envs.single_observation_space, envs.num_envs)
-        self._decode = action_decoder(envs.single_action_space)
         self.num_envs = envs.num_envs
         self._resetting = np.zeros(envs.num_envs, np.bool_)
         self.spec = EnvSpec(
-            observation=self._encode.spec,
+            observation=observation_spec(envs.single_observation_space),
             action=action_spec(envs.single_action_space),
             tasks=(name,),
             steps_per_second=_steps_per_second(envs.metadata),
         )
+        self._encode = partial(encoded, self.spec.observation)
 
     @_explained
     def reset(self, seed: int) -> Timestep:
@@ -97,7 +96,7 @@ class GymnasiumEnv:
 
     @_explained
     def step(self, actions: np.ndarray) -> Timestep:
-        batch = self._decode(actions)
+        batch = self.spec.action.native(actions)
         if self._mode == "DISABLED" and self._resetting.any():
             observation, outcome = self._step_and_reset(batch)
         else:
@@ -178,7 +177,7 @@ def _in_workers(config: EnvConfig, num_envs: int) -> WorkerEnv:
     try:
         limit = env.spec.max_episode_steps if env.spec is not None else None
         spec = EnvSpec(
-            observation=ObservationEncoder(env.observation_space, 1).spec,
+            observation=observation_spec(env.observation_space),
             action=action_spec(env.action_space),
             tasks=(config.id,),
             steps_per_second=_steps_per_second(env.metadata),
@@ -207,8 +206,7 @@ class WorkerGymnasium:
 
         self._env, self.name = env, name
         self._observation: Any = None
-        self._encode = ObservationEncoder(env.observation_space, 1)
-        self._decode = action_decoder(env.action_space)
+        self._parts, self._action = observation_spec(env.observation_space), action_spec(env.action_space)
         self._batch: Any = create_empty_array(env.observation_space, 1)
 
     @_explained
@@ -218,7 +216,7 @@ class WorkerGymnasium:
 
     @_explained
     def step(self, action: np.ndarray) -> Outcome:
-        observation, reward, terminated, truncated, _ = self._env.step(self._decode(action[None])[0])
+        observation, reward, terminated, truncated, _ = self._env.step(self._action.native(action[None])[0])
         return Outcome(
             observation=self._observe(observation),
             reward=float(reward),
@@ -231,7 +229,7 @@ class WorkerGymnasium:
 
         self._observation = observation
         batch = concatenate(self._env.observation_space, [observation], self._batch)
-        return {name: array[0] for name, array in self._encode(batch).items()}
+        return {name: array[0] for name, array in encoded(self._parts, batch).items()}
 
     def render(self) -> np.ndarray:
         raise UserError("environments in worker processes were not made for rendering; make them with render=True")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from vmpo.errors import UserError
 from vmpo.records import ActionSpec, ContinuousActions, EnvSpec, Observation, Timestep, VectorEnv
 from vmpo.suites import arrivals
 from vmpo.suites.schedule import TaskSchedule
+
+Form = TypeVar("Form")
 
 MakeTask: TypeAlias = Callable[[str, int], VectorEnv]
 """From a task's id and a number of environments to a vector environment of that one task."""
@@ -136,10 +138,21 @@ def _common_spec(specs: list[EnvSpec]) -> EnvSpec:
             raise UserError(f"{pair} differ in their actions; for Atari games set --env.full-action-set True")
         if spec.action_repeat != specs[0].action_repeat:
             raise UserError(f"{pair} differ in their action repeat; one agent cannot play both")
-    return replace(specs[0], tasks=tasks)
+    # Tasks that see and act alike may still differ in what their environments give and take.
+    observation = {
+        name: replace(array, form=_common(*(spec.observation[name].form for spec in specs)))
+        for name, array in specs[0].observation.items()
+    }
+    action = replace(specs[0].action, form=_common(*(spec.action.form for spec in specs)))
+    return replace(specs[0], tasks=tasks, observation=observation, action=action)
+
+
+def _common(first: Form, *others: Form) -> Form | None:
+    return first if all(other == first for other in others) else None
 
 
 def _same_actions(one: ActionSpec, other: ActionSpec) -> bool:
     if isinstance(one, ContinuousActions) and isinstance(other, ContinuousActions):
-        return np.array_equal(one.low, other.low) and np.array_equal(one.high, other.high)
+        pairs = ((one.low, other.low), (one.high, other.high))
+        return all(np.array_equal(np.float32(a), np.float32(b)) for a, b in pairs)
     return one == other

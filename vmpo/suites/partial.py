@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from vmpo.errors import UserError
-from vmpo.records import Timestep, VectorEnv
+from vmpo.records import ObservationForm, Timestep, VectorEnv
 
 
 class PartialEnv:
@@ -26,8 +26,9 @@ class PartialEnv:
         if not self._seen:
             raise UserError(f"env.hidden hides all {width} entries of the vector observation; leave some")
         self._env, self.num_envs = env, env.num_envs
-        rest = {**env.spec.observation, self._name: replace(array, shape=(len(self._seen),))}
-        self.spec = replace(env.spec, observation=rest)
+        whole = array.form or ObservationForm(path=(self._name,), shape=array.shape)
+        rest = replace(array, shape=(len(self._seen),), form=replace(whole, seen=tuple(self._seen)))
+        self.spec = replace(env.spec, observation={**env.spec.observation, self._name: rest})
 
     def reset(self, seed: int) -> Timestep:
         return self._partial(self._env.reset(seed))

@@ -1,21 +1,29 @@
-"""Gymnasium's spaces in the terms of ``vmpo.records``: observations to named arrays, actions back to the space's."""
+"""Gymnasium's spaces in the terms of ``vmpo.records``: observations as named arrays, and actions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vmpo.errors import UserError
-from vmpo.records import ActionSpec, ArraySpec, ContinuousActions, DiscreteActions, Observation
+from vmpo.records import (
+    ActionForm,
+    ActionSpec,
+    ArraySpec,
+    ContinuousActions,
+    DiscreteActions,
+    Observation,
+    ObservationForm,
+)
 from vmpo.suites.words import VOCABULARY, hash_words
 
 if TYPE_CHECKING:
     from gymnasium import Space
-
-Encoding: TypeAlias = tuple[ArraySpec, Callable[[Any], np.ndarray]]
-"""What an observation becomes, and the function that makes it from a batch as a vector environment delivers it."""
 
 MAX_WORDS = 64
 """Words of a text that are kept."""
@@ -24,31 +32,13 @@ _OBSERVATIONS = "Box, Discrete, MultiDiscrete, MultiBinary, Text, and Dict or Tu
 _ACTIONS = "Discrete, MultiDiscrete, MultiBinary and Box of floats"
 
 
-class ObservationEncoder:
-    """Flattens a space of observations to named arrays; the parts of a Dict or Tuple are called ``outer.inner``.
-
-    What already has its final form is passed on without a copy. Everything else is written into arrays that are
-    allocated once and overwritten by the next call.
-    """
-
-    def __init__(self, space: Space, num_envs: int) -> None:
-        self._leaves = list(_leaves(space, num_envs, name="", path=()))
-        self.spec: dict[str, ArraySpec] = {name: spec for name, _, (spec, _) in self._leaves}
-
-    def __call__(self, batch: Any) -> Observation:
-        encoded: Observation = {}
-        for name, path, (_, encode) in self._leaves:
-            part = batch
-            for key in path:
-                part = part[key]
-            encoded[name] = encode(part)
-        return encoded
+def observation_spec(space: Space) -> dict[str, ArraySpec]:
+    """A space of observations as named arrays; the parts of a Dict or Tuple are called ``outer.inner``."""
+    return dict(_leaves(space, name="", path=()))
 
 
-def _leaves(
-    space: Space, num_envs: int, name: str, path: tuple[Any, ...]
-) -> Iterator[tuple[str, tuple[Any, ...], Encoding]]:
-    """Name, path and encoding of every part of a space that is not itself a container."""
+def _leaves(space: Space, name: str, path: tuple[Any, ...]) -> Iterator[tuple[str, ArraySpec]]:
+    """Every part of a space that is not itself a container."""
     from gymnasium import spaces
 
     parts: list[tuple[Any, Space]]
@@ -57,27 +47,33 @@ def _leaves(
     elif isinstance(space, spaces.Tuple):
         parts = list(enumerate(space.spaces))
     else:
-        yield name or "observation", path, _encoding(space, num_envs, name)
+        yield name or "observation", _array(space, name, path)
         return
     for key, part in parts:
-        yield from _leaves(part, num_envs, f"{name}.{key}" if name else str(key), (*path, key))
+        yield from _leaves(part, f"{name}.{key}" if name else str(key), (*path, key))
 
 
-def _encoding(space: Space, num_envs: int, name: str) -> Encoding:
+def _array(space: Space, name: str, path: tuple[Any, ...]) -> ArraySpec:
+    """Images as they are, choices as one-hot vectors one after another, texts as the hashed codes of their words.
+
+    All other numbers are one float32 vector.
+    """
     from gymnasium import spaces
 
-    if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3):
-        return _pixels(space.shape)
-    if isinstance(space, spaces.Box) and not (space.dtype == np.uint8 and len(space.shape) > 3):
-        return _vector(space.shape, space.dtype, num_envs)
+    form = ObservationForm(path=path, shape=tuple(space.shape or ()))
+    if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(form.shape) in (2, 3):
+        return _pixels(form)
+    if isinstance(space, spaces.Box) and not (space.dtype == np.uint8 and len(form.shape) > 3):
+        return _vector(math.prod(form.shape), form)
     if isinstance(space, spaces.MultiBinary):
-        return _vector(space.shape, space.dtype, num_envs)
-    if isinstance(space, spaces.Discrete):
-        return _one_hot(np.array([space.n]), np.array([space.start]), num_envs)
-    if isinstance(space, spaces.MultiDiscrete):
-        return _one_hot(space.nvec.ravel(), space.start.ravel(), num_envs)
+        return _vector(math.prod(form.shape), form)
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        sizes, start = _choices(space)
+        return _vector(sum(sizes), replace(form, sizes=sizes, start=start))
     if isinstance(space, spaces.Text):
-        return _words(min(MAX_WORDS, (space.max_length + 1) // 2))
+        # Half as many words fit into a text as it has characters.
+        length = min(MAX_WORDS, (space.max_length + 1) // 2)
+        return ArraySpec(shape=(length,), dtype=np.dtype(np.int64), kind="text", vocabulary=VOCABULARY, form=form)
     of_what = f"observation {name!r}" if name else "the observation"
     raise UserError(
         f"{of_what} has the space {space}, which is not supported; "
@@ -85,48 +81,57 @@ def _encoding(space: Space, num_envs: int, name: str) -> Encoding:
     )
 
 
-def _pixels(shape: tuple[int, ...]) -> Encoding:
-    """Images as they are. The channel axis is the smaller one of the first and the last; a gray image gets one."""
-    if len(shape) == 2:
-        return ArraySpec(shape=(1, *shape), dtype=np.dtype(np.uint8), kind="pixels"), lambda batch: batch[:, None]
-    spec = ArraySpec(
-        shape=shape, dtype=np.dtype(np.uint8), kind="pixels", layout="HWC" if shape[2] <= shape[0] else "CHW"
+def _pixels(form: ObservationForm) -> ArraySpec:
+    """The channel axis is the smaller one of the first and the last; a gray image gets one."""
+    shape = form.shape if len(form.shape) == 3 else (1, *form.shape)
+    channels_last = len(form.shape) == 3 and shape[2] <= shape[0]
+    return ArraySpec(
+        shape=shape, dtype=np.dtype(np.uint8), kind="pixels", layout="HWC" if channels_last else "CHW", form=form
     )
-    return spec, lambda batch: batch
 
 
-def _vector(shape: tuple[int, ...], dtype: Any, num_envs: int) -> Encoding:
-    """Numbers of any type and shape as one float32 vector."""
-    spec = ArraySpec(shape=(int(np.prod(shape)),), dtype=np.dtype(np.float32), kind="vector")
-    if dtype == np.float32 and len(shape) == 1:
-        return spec, lambda batch: batch
-    numbers = np.zeros((num_envs, *spec.shape), np.float32)
-
-    def encode(batch: np.ndarray) -> np.ndarray:
-        np.copyto(numbers, batch.reshape(num_envs, -1), casting="unsafe")
-        return numbers
-
-    return spec, encode
+def _vector(width: int, form: ObservationForm) -> ArraySpec:
+    return ArraySpec(shape=(width,), dtype=np.dtype(np.float32), kind="vector", form=form)
 
 
-def _one_hot(sizes: np.ndarray, start: np.ndarray, num_envs: int) -> Encoding:
-    """One or several choices, the one-hot vectors of all one after another."""
-    spec = ArraySpec(shape=(int(sizes.sum()),), dtype=np.dtype(np.float32), kind="vector")
-    hot = np.zeros((num_envs, *spec.shape), np.float32)
-    offsets = np.cumsum(sizes) - sizes - start
-
-    def encode(batch: np.ndarray) -> np.ndarray:
-        hot.fill(0.0)
-        np.put_along_axis(hot, batch.reshape(num_envs, -1) + offsets, 1.0, axis=1)
-        return hot
-
-    return spec, encode
+def _choices(space: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """How many there are of each, and the lowest of each."""
+    sizes = space.nvec if hasattr(space, "nvec") else space.n
+    return tuple(np.ravel(sizes).tolist()), tuple(np.ravel(space.start).tolist())
 
 
-def _words(length: int) -> Encoding:
-    """Texts as the hashed codes of their words; half as many words fit into a text as it has characters."""
-    spec = ArraySpec(shape=(length,), dtype=np.dtype(np.int64), kind="text", vocabulary=VOCABULARY)
-    return spec, lambda batch: np.stack([hash_words(text, length=length) for text in batch])
+def encoded(spec: dict[str, ArraySpec], batch: Any) -> Observation:
+    """A batch of observations, as a vector environment delivers it, as the arrays of its spec."""
+    arrays: Observation = {}
+    for name, array in spec.items():
+        assert array.form is not None
+        part = batch
+        for key in array.form.path:
+            part = part[key]
+        arrays[name] = encode(array, part)
+    return arrays
+
+
+def encode(array: ArraySpec, batch: Any) -> np.ndarray:
+    """A batch of one part of an observation. What already has its final form is passed on without a copy."""
+    form = array.form
+    assert form is not None
+    if array.kind == "text":
+        return np.stack([hash_words(text, length=array.shape[0]) for text in batch])
+    if form.sizes:
+        columns = batch.reshape(len(batch), -1).astype(np.int64, copy=False) + _offsets(form.sizes, form.start)
+        result = np.zeros((len(batch), sum(form.sizes)), array.dtype)
+        result[np.arange(len(batch))[:, None], columns] = 1.0
+    else:
+        shape = array.shape if form.seen is None else (-1,)
+        result = batch.reshape(len(batch), *shape).astype(array.dtype, copy=False)
+    return result if form.seen is None else result[:, form.seen]
+
+
+@cache
+def _offsets(sizes: tuple[int, ...], start: tuple[int, ...]) -> np.ndarray:
+    """From a choice to its column among the columns of all."""
+    return np.cumsum(sizes) - sizes - start
 
 
 def misfit(space: Space, observation: Any, name: str = "the observation") -> str | None:
@@ -151,33 +156,17 @@ def misfit(space: Space, observation: Any, name: str = "the observation") -> str
 
 
 def action_spec(space: Space) -> ActionSpec:
-    """How an agent acts in a space; see ``action_decoder`` for the way back."""
+    """How an agent acts in a space; its ``native`` is the way back."""
     from gymnasium import spaces
 
-    if isinstance(space, spaces.Discrete):
-        return DiscreteActions(sizes=(int(space.n),))
-    if isinstance(space, spaces.MultiDiscrete):
-        return DiscreteActions(sizes=tuple(int(n) for n in space.nvec.ravel()))
+    form = ActionForm(shape=tuple(space.shape or ()), dtype=str(space.dtype))
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        sizes, start = _choices(space)
+        return DiscreteActions(sizes=sizes, form=replace(form, start=start))
     if isinstance(space, spaces.MultiBinary):
-        return DiscreteActions(sizes=(2,) * int(np.prod(space.shape)))
+        return DiscreteActions(sizes=(2,) * math.prod(form.shape), form=form)
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        low, high = (bound.astype(np.float32).ravel() for bound in (space.low, space.high))
-        return ContinuousActions(low=low, high=high)
+        return ContinuousActions(low=space.low.ravel(), high=space.high.ravel(), form=form)
     raise UserError(
         f"the actions have the space {space}, which is not supported; supported: {_ACTIONS}; wrap the environment"
     )
-
-
-def action_decoder(space: Space) -> Callable[[np.ndarray], np.ndarray]:
-    """From executable actions ``[B, width]`` to a batch of the space's own elements, in its shape and type."""
-    from gymnasium import spaces
-
-    shape, dtype = (-1, *(space.shape or ())), space.dtype
-    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        start = np.asarray(space.start)
-        return lambda actions: (actions.reshape(shape) + start).astype(dtype)
-    if isinstance(space, spaces.Box) and dtype != np.float32:
-        # A float32 bound may lie just outside the space's own: 0.4 is rounded up.
-        low, high = space.low, space.high
-        return lambda actions: np.clip(actions.reshape(shape).astype(dtype), low, high)
-    return lambda actions: actions.reshape(shape).astype(dtype, copy=False)
