@@ -91,17 +91,14 @@ def _run(config: Config, cluster: ClusterConfig, order: Order, quiet: bool) -> R
         raise UserError("; ".join(found))
     title = f"{order.directory} ({config.preset}: {config.env.id})"
     assert cluster.address is not None
-    with (
-        connected(cluster.address, cluster.actors + cluster.learners),
-        make_display(config.run.frames, title, quiet=quiet) as display,
-        StopSignal() as stop,
-    ):
+    with connected(cluster.address, cluster.actors + cluster.learners):
         check_resources(config, cluster)
-        team = Team(config, cluster)
-        try:
-            return team.train(order, display, stop)
-        finally:
-            team.dismiss()
+        with make_display(config.run.frames, title, quiet=quiet) as display, StopSignal() as stop:
+            team = Team(config, cluster)
+            try:
+                return team.train(order, display, stop)
+            finally:
+                team.dismiss()
 
 
 @contextmanager
