@@ -77,7 +77,9 @@ def test_a_trusted_run_may_import_its_module(tmp_path, monkeypatch):
     run = strangers_run(tmp_path)
     monkeypatch.chdir(run)
     monkeypatch.setattr(sys, "path", [str(run), *sys.path])
+    vmpo.load(run, trust=True)
+    assert not (run / "executed").exists(), "to act takes no environment"
     with pytest.raises(SystemExit):
-        vmpo.load(run, trust=True)
+        vmpo.evaluate(run, 1, trust=True)
     assert (run / "executed").exists()
     sys.modules.pop("payload")
