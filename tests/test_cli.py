@@ -260,7 +260,7 @@ def test_a_directory_that_holds_a_run_on_a_users_module_names_the_whole_command(
     assert run(capsys, *train)[0] == 0
     code, _, err = run(capsys, *train)
     assert code == 2
-    assert err.endswith(f"already holds a run; choose another directory, or go on with it: vmpo resume '{tmp_path}/a run' --trust\n")
+    assert err.endswith(f"choose another directory, or go on with it: vmpo resume '{tmp_path}/a run' --trust\n")
 
 
 def test_what_a_killed_start_left_is_no_obstacle(tmp_path, capsys):
