@@ -21,7 +21,9 @@ class Experiment:
 # Baselines have V-MPO's network, environments and batches. They were hardly tuned.
 _PPO = "--loss.algorithm ppo"
 _IMPALA = "--loss.algorithm impala --loss.returns vtrace --learner.passes 1"
-_SHORT = "halfcheetah --frames 2000000"
+# The network of the locomotion presets before this one.
+_SHARED = "--agent.hidden 256 256 --agent.head-units 0 --agent.bounded-mean False"
+_SHORT = f"halfcheetah --frames 2000000 {_SHARED}"
 _LSTM = "--agent.core lstm --agent.lstm-units 64"
 _TRANSFORMER = (
     "--agent.core transformer --agent.transformer-layers 2 --agent.transformer-width 64 --agent.transformer-mlp 128 "
@@ -40,7 +42,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         bar=500.0,
     ),
     "halfcheetah": Experiment(
-        groups={"vmpo": "halfcheetah", "vmpo-n-step": "halfcheetah --loss.returns n_step"}, bar=7400.0
+        groups={
+            "vmpo": "halfcheetah",
+            "shared-torso": f"halfcheetah {_SHARED}",
+            "shared-torso-n-step": f"halfcheetah {_SHARED} --loss.returns n_step",
+        },
+        bar=7400.0,
     ),
     "halfcheetah-baselines": Experiment(
         groups={
@@ -62,8 +69,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "ant": Experiment(groups={"vmpo": "ant"}, bar=5000.0),
     "humanoid": Experiment(groups={"vmpo": "humanoid"}, bar=5000.0),
-    "cheetah-run": Experiment(groups={"vmpo": "cheetah-run"}, bar=450.0),
-    "walker-walk": Experiment(groups={"vmpo": "walker-walk"}, bar=600.0),
+    "cheetah-run": Experiment(groups={"vmpo": "cheetah-run", "shared-torso": f"cheetah-run {_SHARED}"}, bar=450.0),
+    "walker-walk": Experiment(groups={"vmpo": "walker-walk", "shared-torso": f"walker-walk {_SHARED}"}, bar=600.0),
     "lunarlander": Experiment(groups={"vmpo": "lunarlander"}, bar=250.0),
     "pong": Experiment(
         groups={
