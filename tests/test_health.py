@@ -78,7 +78,7 @@ def test_what_is_no_number_is_no_complaint(value: Any) -> None:
 
 def test_plain_lines_have_a_warning_once_when_it_begins() -> None:
     stream = io.StringIO()
-    display = PlainDisplay(stream, 100)
+    display = PlainDisplay(stream, 100, "a run")
     for step in (0, LONG, 2 * LONG):
         display.update({"learner_step": step, "kl_over_bound/mean": 9.0})
     assert stream.getvalue().count("warning: the mean KL has not met its bound for 500 updates") == 1
