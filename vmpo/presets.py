@@ -353,7 +353,7 @@ PRESETS: dict[str, Preset] = {
     "humanoid": _locomotion("humanoid", "Humanoid-v4", "walk with a 17-actuator humanoid", 20_000_000),
     "cheetah-run": _locomotion("cheetah-run", "CheetahRun-v1", "dm_control's cheetah", 8_000_000),
     "walker-walk": _locomotion("walker-walk", "WalkerWalk-v1", "dm_control's walker", 8_000_000),
-    "pong": _arcade("pong", "pong", "Pong with the Nature CNN within the hour", 10_000_000),
+    "pong": _arcade("pong", "pong", "Pong with the Nature CNN", 10_000_000),
     "breakout": _arcade("breakout", "breakout", "Breakout with the Nature CNN", 20_000_000),
     "atari-multi": _ARCADE_MULTI,
     "lab-demo": _LAB_DEMO,
