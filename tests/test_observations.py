@@ -77,7 +77,9 @@ def test_a_loaded_agent_plays_its_environment_without_any_conversion(shop):
     observation, _ = env.reset(seed=0)
     state = None
     for _ in range(4):
+        assert env.observation_space.contains(observation)
         action, state = policy.act(observation, state, greedy=False)
+        assert env.action_space.contains(action)
         observation, *_ = env.step(action)
 
 
