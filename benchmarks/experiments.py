@@ -23,7 +23,7 @@ _PPO = "--loss.algorithm ppo"
 _IMPALA = "--loss.algorithm impala --loss.returns vtrace --learner.passes 1"
 # The network of the locomotion presets before this one.
 _SHARED = "--agent.hidden 256 256 --agent.head-units 0 --agent.bounded-mean False"
-_SHORT = f"halfcheetah --frames 2000000 {_SHARED}"
+_SHORT = "halfcheetah --frames 2000000"
 _LSTM = "--agent.core lstm --agent.lstm-units 64"
 _TRANSFORMER = (
     "--agent.core transformer --agent.transformer-layers 2 --agent.transformer-width 64 --agent.transformer-mlp 128 "
