@@ -75,11 +75,12 @@ EXPERIMENTS: dict[str, Experiment] = {
     "pong": Experiment(
         groups={
             "vmpo": "pong",
-            "no-entropy": "pong --loss.entropy-cost 0 --learner.final-learning-rate 5e-4",
-            "ppo": f"pong {_PPO}",
-            "impala": f"pong {_IMPALA}",
+            "top-half": "pong --loss.top-fraction 0.5 --loss.entropy-cost 0.01",
+            "no-entropy": "pong --loss.top-fraction 0.5 --loss.entropy-cost 0 --learner.final-learning-rate 5e-4",
+            "ppo": f"pong {_PPO} --loss.entropy-cost 0.01",
+            "impala": f"pong {_IMPALA} --loss.entropy-cost 0.01",
         },
-        seeds=(301, 302),
+        seeds=(302, 303),
         bar=18.0,
     ),
     "breakout": Experiment(groups={"vmpo": "breakout"}, seeds=(300,), bar=100.0),
