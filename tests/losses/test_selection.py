@@ -9,7 +9,7 @@ import pytest
 import torch
 from loss_inputs import random_inputs, run
 
-from vmpo.losses.vmpo import select_top
+from vmpo.losses.vmpo import e_step, select_top
 
 
 @pytest.mark.parametrize("fraction", [0.25, 0.5, 1.0])
@@ -72,3 +72,21 @@ def test_tied_advantages_are_weighted_uniformly_over_one_half():
 
 
 # The temperature solved exactly.
+
+
+@pytest.mark.parametrize(("fraction", "epsilon", "share"), [(0.5, 0.01, 0.82), (1.0, 0.01, 0.50), (1.0, 0.1, 0.59)])
+def test_the_top_half_likes_small_gains_that_are_frequent(fraction: float, epsilon: float, share: float) -> None:
+    """Two actions, equally likely: one wins a little nine times out of ten and loses much more; it is the worse one.
+
+    The top half holds its wins and none of its losses. docs/algorithm.md names these shares of psi.
+    """
+    generator = torch.Generator().manual_seed(0)
+    risky = torch.rand(100_000, 1, generator=generator) < 0.5
+    loses = torch.rand(risky.shape, generator=generator) < 0.1
+    rewards = torch.where(risky, torch.where(loses, -2.0, 0.1), 0.0) + 0.05 * torch.randn(
+        risky.shape, generator=generator
+    )
+    assert rewards[risky].mean() < rewards[~risky].mean() - 0.1
+    selected = select_top(rewards, torch.ones_like(risky), fraction)
+    psi = e_step(advantages=rewards, temperature=None, epsilon=epsilon, selected=selected).weights
+    assert float(psi[risky].sum()) == pytest.approx(share, abs=0.01)
