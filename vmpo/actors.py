@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -102,5 +103,9 @@ def actor_seed(config: Config, index: int, since: int) -> int:
 
 
 def set_threads(config: Config) -> None:
+    """Those of the configuration, or one per core; several learners on a machine share its cores."""
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
+    elif learners := os.environ.get("LOCAL_WORLD_SIZE"):
+        # torchrun and Ray start a process with one thread.
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(learners)))

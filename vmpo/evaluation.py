@@ -8,6 +8,8 @@ import json
 import math
 from pathlib import Path
 
+import torch
+
 from vmpo import suites
 from vmpo.acting.evaluate import EvaluationResult, evaluate, num_evaluation_envs
 from vmpo.actors import new_actor, set_threads
@@ -22,7 +24,12 @@ from vmpo.run_directory import RunDirectory, put
 def evaluate_weights(
     config: Config, weights: Weights, episodes: int, *, greedy: bool = True, seed: int = 1_000_003
 ) -> EvaluationResult:
-    """Play episodes of each task on fresh environments whose seed the training never used."""
+    """Play episodes of each task on fresh environments whose seed the training never used.
+
+    A run of another machine, whose actors had a GPU, is played on the CPU where there is none.
+    """
+    if not torch.cuda.is_available():
+        config = dataclasses.replace(config, actors=dataclasses.replace(config.actors, device="cpu"))
     whole_episodes = dataclasses.replace(config.env, stagger=False)
     num_tasks = len(suites.task_ids(config.env))
     env = suites.make(whole_episodes, num_evaluation_envs(config.actors.num_envs, num_tasks, episodes), seed)

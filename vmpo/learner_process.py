@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-import torch
 
 from vmpo.acting.remote import Crew
 from vmpo.callbacks import Callback
@@ -61,8 +60,6 @@ class LearnerProcess:
 
     def train(self, order: Order, crew: Crew, variables: dict[str, str]) -> RunResult:
         os.environ.update(variables)
-        # Ray gives a process without a CPU of its own one thread.
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(variables["LOCAL_WORLD_SIZE"])))
         around = Surroundings(crew=crew, stop=self._stop, display=self._relay, patience=PATIENCE)
         if order.config is not None:
             return train(order.config, order.directory, callbacks=order.callbacks, around=around)

@@ -88,8 +88,15 @@ def check(config: Config, replicas: int = 1) -> None:
     """Refuse what is impossible, or impossible on this machine."""
     found = problems(config, replicas)
     for where, device in (("learner.device", config.learner.device), ("actors.device", config.actors.device)):
-        if device.startswith("cuda") and not torch.cuda.is_available():
+        if not device.startswith("cuda"):
+            continue
+        index = device.partition(":")[2]
+        if not torch.cuda.is_available():
             found.append(f"{where}={device}, but torch finds no CUDA device")
+        elif index and replicas > 1:
+            found.append(f"{where}={device} would be that of all {replicas} learners; cuda gives each its own")
+        elif index and int(index) >= torch.cuda.device_count():
+            found.append(f"{where}={device}, but torch finds {torch.cuda.device_count()} CUDA devices, from 0 on")
     if found:
         raise UserError("; ".join(found))
     if config.run.wandb is not None and importlib.util.find_spec("wandb") is None:

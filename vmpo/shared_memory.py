@@ -35,6 +35,7 @@ class SharedArrays(Generic[Tree]):
             return offset, x.shape, x.dtype
 
         self._layout: Any = tree_map(place, like)
+        self._pinned = False
         self._block: Any = multiprocessing.get_context("spawn").RawArray("b", size + ALIGNMENT)
 
     def arrays(self) -> Tree:
@@ -54,6 +55,14 @@ class SharedArrays(Generic[Tree]):
         """Let a GPU read it directly."""
         error = torch.cuda.cudart().cudaHostRegister(ctypes.addressof(self._block), len(self._block), 0)
         torch.cuda.check_error(int(error))
+        self._pinned = True
+
+    def unpin(self) -> None:
+        """Before it is freed: its addresses may come back as another array's, which could not be pinned then."""
+        if self._pinned:
+            error = torch.cuda.cudart().cudaHostUnregister(ctypes.addressof(self._block))
+            torch.cuda.check_error(int(error))
+            self._pinned = False
 
 
 @contextmanager

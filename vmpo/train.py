@@ -171,7 +171,8 @@ class Run:
         )
         for name, generator in self._generators().items():
             state = saved.tensors.get(f"extra.{name}") if saved is not None else None
-            if state is not None:
+            # A generator of another kind of device has no use for it.
+            if state is not None and state.shape == generator.get_state().shape:
                 generator.set_state(state)
 
     def _report(self, fault: str) -> None:

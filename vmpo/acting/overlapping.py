@@ -176,6 +176,8 @@ class OverlappingFleet(QueueingFleet):
         for process in self._processes:
             process.close(until)
         self._processes = []
+        for memory in self._memory.slots:
+            memory.unpin()
         torch.set_num_threads(self._threads_before)
 
     def _release(self) -> None:

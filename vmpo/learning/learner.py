@@ -32,8 +32,12 @@ class Learner:
         self.replicas = replicas or Replicas()
         self.device = torch.device(config.learner.device)
         self.family = policy_family(spec, config)
-        self.online = make_agent(spec, config).to(self.device)
-        self.target = copy.deepcopy(self.online).requires_grad_(False)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        network = make_agent(spec, config)
+        # Copied before they move: on a GPU an LSTM's weights are one block, which a copy would cut.
+        self.target = copy.deepcopy(network).requires_grad_(False).to(self.device)
+        self.online = network.to(self.device)
         self.multipliers = Multipliers(config.loss, self.family.kl_names).to(self.device)
         self.objective = objective(config.loss.algorithm)
         self.statistics = popart.initial_statistics(len(spec.tasks), self.device, config.loss.popart_bounds)
@@ -66,7 +70,7 @@ class Learner:
         lag = self.version - batch.versions.double().mean()
         # Where the acting weights were the target's, the recorded distributions are the target's outputs.
         recorded = self.config.learner.recorded_behaviour and bool((batch.versions == self.version).all())
-        batch = self._to_device(batch)
+        given, batch = batch, self._to_device(batch)
         replicas = split(batch, self.config.learner.virtual_replicas)
         gathered = self._gather(replicas, recorded)
 
@@ -100,7 +104,7 @@ class Learner:
                 self.online.normaliser.merge(moments)  # type: ignore[union-attr]
             self.skipped_in_a_row = 0
         else:
-            self._skip(batch, metrics, temperature)
+            self._skip(given, metrics, temperature)
         metrics["skipped_updates"] = torch.tensor(self.skipped)
         metrics["target_age"] = torch.tensor(float((self.learner_step + 1) % self.config.acting_period))
         self._count()
@@ -144,9 +148,8 @@ class Learner:
     def _to_device(self, batch: Trajectory) -> Trajectory:
         if self.device.type == "cpu":
             return batch
+        # The actors refill this pinned memory once the update is over, and that waits for the device.
         moved = tree_map(lambda x: x.to(self.device, non_blocking=True), replace(batch, versions=torch.empty(0)))
-        # The actors refill this pinned memory as soon as we return.
-        torch.cuda.current_stream(self.device).synchronize()
         return replace(moved, versions=batch.versions)
 
     def _evaluate(self, batch: Trajectory, recorded: bool) -> Evaluation:

@@ -56,7 +56,7 @@ class Replicas:
         if self.count == 1:
             return
         flat = torch.cat([x.detach().reshape(-1) for x in tensors])
-        with self._waiting():
+        with self._waiting(flat):
             distributed.all_reduce(flat)
         parts = (flat / self.count).split([x.numel() for x in tensors])
         for x, part in zip(tensors, parts, strict=True):
@@ -64,7 +64,7 @@ class Replicas:
 
     def sum(self, x: Tensor) -> Tensor:
         if self.count > 1:
-            with self._waiting():
+            with self._waiting(x):
                 distributed.all_reduce(x)
         return x
 
@@ -73,13 +73,13 @@ class Replicas:
         if self.count == 1:
             return [x]
         parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(self.count)]
-        with self._waiting():
+        with self._waiting(x):
             distributed.all_gather(parts, x.contiguous())
         return parts
 
     def broadcast_(self, x: Tensor, source: int = 0) -> None:
         if self.count > 1:
-            with self._waiting():
+            with self._waiting(x):
                 distributed.broadcast(x.detach(), source % self.count)
 
     def exchange(self, item: Item) -> list[Item]:
@@ -114,8 +114,11 @@ class Replicas:
         return made[0]  # type: ignore[return-value]
 
     @contextmanager
-    def _waiting(self) -> Iterator[None]:
+    def _waiting(self, exchanged: Tensor | None = None) -> Iterator[None]:
         try:
+            if exchanged is not None and exchanged.is_cuda:
+                # NCCL would wait for a lost process without a word, where gloo says that it is gone.
+                distributed.all_reduce(torch.zeros(1))
             yield
         except RuntimeError as error:
             raise ReplicaLost(
