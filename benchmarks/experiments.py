@@ -21,8 +21,9 @@ class Experiment:
 # Baselines have V-MPO's network, environments and batches. They were hardly tuned.
 _PPO = "--loss.algorithm ppo"
 _IMPALA = "--loss.algorithm impala --loss.returns vtrace --learner.passes 1"
-# The network of the locomotion presets before this one.
-_SHARED = "--agent.hidden 256 256 --agent.head-units 0 --agent.bounded-mean False"
+# The locomotion presets before this one: the paper's E-step, and before that another network as well.
+_TOP_HALF = "--loss.top-fraction 0.5 --loss.control-variate False"
+_SHARED = f"{_TOP_HALF} --agent.hidden 256 256 --agent.head-units 0 --agent.bounded-mean False"
 _SHORT = "halfcheetah --frames 2000000"
 _LSTM = "--agent.core lstm --agent.lstm-units 64"
 _TRANSFORMER = (
@@ -44,6 +45,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "halfcheetah": Experiment(
         groups={
             "vmpo": "halfcheetah",
+            "top-half": f"halfcheetah {_TOP_HALF}",
             "shared-torso": f"halfcheetah {_SHARED}",
             "shared-torso-n-step": f"halfcheetah {_SHARED} --loss.returns n_step",
         },
@@ -59,7 +61,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     "halfcheetah-ablations": Experiment(
         groups={
             "vmpo": _SHORT,
-            "all-samples": f"{_SHORT} --loss.top-fraction 1",
+            "top-half": f"{_SHORT} {_TOP_HALF}",
+            "top-half-control-variate": f"{_SHORT} --loss.top-fraction 0.5",
+            "no-control-variate": f"{_SHORT} --loss.control-variate False",
             "no-kl-bounds": f"{_SHORT} --loss.epsilon-mean 1e6 --loss.epsilon-covariance 1e6 "
             "--loss.initial-alpha-mean 1e-8 --loss.initial-alpha-covariance 1e-8",
             "no-popart": f"{_SHORT} --loss.popart-rate 0",
@@ -67,7 +71,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "learned-temperature": f"{_SHORT} --loss.exact-temperature False",
         },
     ),
-    "ant": Experiment(groups={"vmpo": "ant"}, bar=5000.0),
+    "ant": Experiment(groups={"vmpo": "ant", "top-half": f"ant {_TOP_HALF}"}, bar=5000.0),
     "humanoid": Experiment(groups={"vmpo": "humanoid"}, bar=5000.0),
     "cheetah-run": Experiment(groups={"vmpo": "cheetah-run", "shared-torso": f"cheetah-run {_SHARED}"}, bar=450.0),
     "walker-walk": Experiment(groups={"vmpo": "walker-walk", "shared-torso": f"walker-walk {_SHARED}"}, bar=600.0),

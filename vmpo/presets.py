@@ -44,6 +44,9 @@ _SMALL_LOSS: Mapping[str, Any] = dict(
 )
 
 
+# The top half holds what went well and never what went wrong, such as a fall (docs/algorithm.md).
+_ALL_SAMPLES: Mapping[str, Any] = dict(top_fraction=1.0, control_variate=True)
+
 # From pixels: long games and small batches leave little signal in an advantage, so its noise is kept out of the policy.
 _PIXEL_LOSS: Mapping[str, Any] = {**_SMALL_LOSS, "control_variate": True, "epsilon_policy": 0.005, "popart_rate": 5e-3}
 
@@ -119,7 +122,7 @@ def _locomotion(name: str, env_id: str, summary: str, frames: int) -> Preset:
                 policy_init_scale=0.01,
             ),
             # A slow covariance goes on exploring for longer.
-            loss=LossConfig(**{**_SMALL_LOSS, "epsilon_covariance": 5e-5}),
+            loss=LossConfig(**{**_SMALL_LOSS, **_ALL_SAMPLES, "epsilon_covariance": 5e-5}),
             learner=LearnerConfig(
                 batch_size=8,
                 unroll_length=32,
@@ -145,8 +148,7 @@ def _arcade(name: str, game: str, summary: str, frames: int) -> Preset:
             preset=name,
             env=EnvConfig(suite="atari", id=game, clip_rewards=True, life_loss_discount=0.0),
             agent=AgentConfig(pixels="nature", pixel_features=512, head_units=0, policy_init_scale=0.01),
-            # The top half's weights hardly tell a point won from a little luck: all samples do (docs/results.md, Pong).
-            loss=LossConfig(**_PIXEL_LOSS, top_fraction=1.0, entropy_cost=0.002),
+            loss=LossConfig(**{**_PIXEL_LOSS, **_ALL_SAMPLES}, entropy_cost=0.002),
             learner=LearnerConfig(
                 batch_size=8,
                 unroll_length=32,
@@ -162,9 +164,8 @@ def _arcade(name: str, game: str, summary: str, frames: int) -> Preset:
     )
 
 
-_ARCADE = _arcade(
-    "atari-multi", "boxing,breakout,pong,space_invaders", "four Atari games at once, one agent", 8_000_000
-)
+_FOUR_GAMES = "boxing,breakout,pong,space_invaders"
+_ARCADE = _arcade("atari-multi", _FOUR_GAMES, "four Atari games at once, one agent", 8_000_000)
 
 _ARCADE_MULTI = replace(
     _ARCADE,
