@@ -79,12 +79,12 @@ EXPERIMENTS: dict[str, Experiment] = {
     "pong": Experiment(
         groups={
             "vmpo": "pong",
-            "top-half": "pong --loss.top-fraction 0.5 --loss.entropy-cost 0.01",
-            "no-entropy": "pong --loss.top-fraction 0.5 --loss.entropy-cost 0 --learner.final-learning-rate 5e-4",
-            "ppo": f"pong {_PPO} --loss.entropy-cost 0.01",
-            "impala": f"pong {_IMPALA} --loss.entropy-cost 0.01",
+            "top-half": "pong --loss.top-fraction 0.5 --loss.entropy-cost 0.01 --loss.value-cost 1",
+            "no-entropy": "pong --loss.top-fraction 0.5 --loss.entropy-cost 0 --loss.value-cost 1 --learner.final-learning-rate 5e-4",
+            "ppo": f"pong {_PPO} --loss.entropy-cost 0.01 --loss.value-cost 0.5",
+            "impala": f"pong {_IMPALA} --loss.entropy-cost 0.01 --loss.value-cost 0.5",
         },
-        seeds=(302, 303),
+        seeds=(303, 304),
         bar=18.0,
     ),
     "breakout": Experiment(groups={"vmpo": "breakout"}, seeds=(300,), bar=100.0),
