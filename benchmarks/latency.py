@@ -52,7 +52,7 @@ def main() -> None:
     measure("cartpole: MLP 64, 64", presets["cartpole"], CALLS)
     measure("halfcheetah: MLP", presets["halfcheetah"], CALLS)
     measure("pong: Nature CNN", presets["pong"], CALLS)
-    measure("paper-atari: ResNet, LSTM", presets["paper-atari"], CALLS // 10)
+    measure("paper-atari: ResNet, Transformer-XL", presets["paper-atari"], CALLS // 10)
 
 
 if __name__ == "__main__":

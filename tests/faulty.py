@@ -1,4 +1,7 @@
-"""Gymnasium environments that go wrong: at their tenth step, a CartPole at a set rate, or before anything worked."""
+"""Gymnasium environments that go wrong: at their tenth step, a CartPole at a set rate, or before anything worked.
+
+And an encoder and a loss that do.
+"""
 
 from __future__ import annotations
 
@@ -179,3 +182,12 @@ class NeverANumber(Sound):
 
 class Undrawn(CartPoleEnv):
     render = gymnasium.Env.render
+
+
+class BrokenEncoder:
+    def __init__(self, observation: Any, config: Any) -> None:
+        raise RuntimeError("no layers left")
+
+
+def broken_loss(samples: Any, multipliers: Any, config: Any, share: Any) -> Any:
+    return 1 / 0

@@ -21,7 +21,7 @@ from vmpo import ceiling, presets
 from vmpo.acting.actor import allocate
 from vmpo.actors import new_actor, training_env
 from vmpo.config import ActorConfig, AgentConfig, Config, EnvConfig, LearnerConfig
-from vmpo.errors import unknown
+from vmpo.errors import UserError, unknown
 from vmpo.learning.learner import Learner
 from vmpo.memory import keep_freed_memory
 from vmpo.networks.agent import agent_inputs
@@ -152,6 +152,8 @@ def bench(workload: str, seconds: float) -> list[dict[str, Any]]:
     """Measure one workload, or all, and print a line for each."""
     if workload != "all" and workload not in WORKLOADS:
         raise unknown("workload", workload, [*WORKLOADS, "all"])
+    if not seconds > 0:
+        raise UserError(f"--seconds {seconds} must be a positive number")
     names = list(WORKLOADS) if workload == "all" else [workload]
     results = []
     for name in names:

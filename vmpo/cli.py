@@ -173,7 +173,8 @@ def _sweep(arguments: list[str]) -> int:
     module = _with_ray("sweep")
     rows = module.sweep(config, directory, options.trials, options.address, options.quiet)
     print("\n".join(module.table(rows)))
-    print(f"evaluate the best: {RunDirectory(f'{directory}/best').command('evaluate')}")
+    if rows[0]["score"] is not None:
+        print(f"evaluate the best: {RunDirectory(f'{directory}/best').command('evaluate')}")
     if options.json:
         print(json.dumps({"directory": directory, "trials": rows}))
     return 0

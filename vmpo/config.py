@@ -26,7 +26,7 @@ class EnvConfig:
     """Cut one early episode of each environment at a different step, so that equally long ones do not stay in step.
     Environments without a time limit of their own, or with a vectorised version, are left as they are."""
     hidden: tuple[int, ...] = ()
-    """Entries of the vector observation that the agent does not see, such as 1,3 for CartPole's velocities."""
+    """Entries of the vector observation that the agent does not see, such as 1 3 for CartPole's velocities."""
     full_action_set: bool = False
     """Atari: all 18 actions instead of the game's minimal set (App. F, multi-task)."""
     life_loss_discount: float = 1.0
@@ -42,9 +42,9 @@ class EnvConfig:
     frame_stack: int = 4
     """Atari: frames in one observation (Table 6)."""
     action_repeat: int = 4
-    """Atari and lab: frames per agent step (Tables 5, 6); the other suites have their own fixed repeat."""
+    """Atari, lab and miniworld: frames per agent step (Tables 5, 6); the other suites have their own fixed repeat."""
     held_out: bool = False
-    """Lab: play the test version of each level in place of the training one."""
+    """Lab and miniworld: play the test version of each level in place of the training one."""
     level_cache: str | None = None
     """Lab: folder that keeps compiled levels; None compiles anew each time."""
     shadows: bool = True
@@ -61,7 +61,7 @@ class AgentConfig:
     pixels: Literal["nature", "resnet"] = "resnet"
     """Encoder of images: the 3-section ResNet of the paper or the small Nature CNN."""
     resnet_channels: tuple[int, ...] = (16, 32, 32)
-    """Channels of the ResNet's sections: 16,32,32 or 64,128,128 (App. F)."""
+    """Channels of the ResNet's sections: 16 32 32 or 64 128 128 (App. F)."""
     pixel_features: int = 256
     """Width of the linear layer after the convolutions."""
     hidden: tuple[int, ...] = (512, 256)

@@ -55,6 +55,8 @@ def evaluate_run(
     """
     if episodes < 1:
         raise UserError(f"an evaluation of {episodes} episodes has no result; play at least 1")
+    if seed < 0:
+        raise UserError(f"the seed {seed} must not be negative")
     run_directory = RunDirectory(directory)
     config = run_directory.read_config(trust)
     if held_out:

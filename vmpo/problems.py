@@ -17,12 +17,17 @@ from vmpo.movie import check_format
 
 def problems(config: Config, replicas: int = 1) -> list[str]:
     """All of it at once, a sentence each; ``replicas`` learner processes divide the work."""
-    learner, actors, loss = config.learner, config.actors, config.loss
+    env, agent, learner, actors, loss = config.env, config.agent, config.learner, config.actors, config.loss
     found = [
         f"{section}.{name}={value} must be at least 1"
-        for section in ("learner", "actors", "run")
+        for section in ("env", "agent", "learner", "actors", "run")
         for name, value in dataclasses.asdict(getattr(config, section)).items()
         if name in POSITIVE and value is not None and value < 1
+    ]
+    found += [
+        f"{where}={sizes} must be numbers of at least 1"
+        for where, sizes in (("agent.hidden", agent.hidden), ("agent.resnet_channels", agent.resnet_channels))
+        if any(size < 1 for size in sizes)
     ]
     found += [
         f"loss.{name}=None has no range to sample from; give a value"
@@ -42,21 +47,27 @@ def problems(config: Config, replicas: int = 1) -> list[str]:
             ("run.evaluation_episodes", config.run.evaluation_episodes),
             ("actors.lag", actors.lag),
             ("actors.queue_size", actors.queue_size),
+            ("agent.head_units", agent.head_units),
+            ("env.noop_max", env.noop_max),
+            ("env.simulator_threads", env.simulator_threads),
         )
         if value < 0
     ]
     if not 0 < loss.top_fraction <= 1:
         found.append(f"loss.top_fraction={loss.top_fraction} must be in (0, 1]")
-    if not 0 <= loss.popart_rate <= 1:
-        found.append(f"loss.popart_rate={loss.popart_rate} must be in [0, 1]")
-    if not 0 <= loss.discount <= 1:
-        found.append(f"loss.discount={loss.discount} must be in [0, 1]")
-    if not 0 <= loss.gae_lambda <= 1:
-        found.append(f"loss.gae_lambda={loss.gae_lambda} must be in [0, 1]")
-    if config.agent.initial_std <= config.agent.minimum_std:
-        found.append(
-            f"agent.initial_std={config.agent.initial_std} must exceed agent.minimum_std={config.agent.minimum_std}"
+    found += [
+        f"{where}={value} must be in [0, 1]"
+        for where, value in (
+            ("loss.popart_rate", loss.popart_rate),
+            ("loss.discount", loss.discount),
+            ("loss.gae_lambda", loss.gae_lambda),
+            ("env.sticky_actions", env.sticky_actions),
+            ("env.life_loss_discount", env.life_loss_discount),
         )
+        if not 0 <= value <= 1
+    ]
+    if agent.initial_std <= agent.minimum_std:
+        found.append(f"agent.initial_std={agent.initial_std} must exceed agent.minimum_std={agent.minimum_std}")
     for where, device in (("learner.device", learner.device), ("actors.device", actors.device)):
         if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
             found.append(f"{where}={device!r} must be cpu, cuda or cuda:N")
@@ -139,6 +150,21 @@ POSITIVE = (
     "frames",
     "keep_checkpoints",
     "log_steps",
+    "max_episode_steps",
+    "max_frames",
+    "frame_stack",
+    "action_repeat",
+    "pixel_features",
+    "text_embedding",
+    "text_units",
+    "lstm_layers",
+    "lstm_units",
+    "transformer_layers",
+    "transformer_heads",
+    "transformer_key_size",
+    "transformer_mlp",
+    "transformer_width",
+    "transformer_memory",
 )
 
 
@@ -165,5 +191,7 @@ def _positive_numbers(config: Config) -> list[tuple[str, float | None]]:
         ("learner.final_learning_rate", config.learner.final_learning_rate),
         ("learner.multiplier_learning_rate", config.learner.multiplier_learning_rate),
         ("learner.max_gradient_norm", config.learner.max_gradient_norm),
+        ("learner.adam_epsilon", config.learner.adam_epsilon),
+        ("agent.minimum_std", config.agent.minimum_std),
         ("run.video_seconds", config.run.video_seconds),
     ]

@@ -216,6 +216,8 @@ class Run:
             except Stopped:
                 raise
             except Exception:
+                # One that hears of a line of metrics may be called within an unroll.
+                self.learner.give_up_unroll()
                 self._save()
                 raise
 

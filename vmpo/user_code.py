@@ -7,6 +7,8 @@ import importlib
 import inspect
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -66,6 +68,17 @@ def find(what: str, reference: str) -> Any:
         own = [key for key, value in vars(module).items() if inspect.getmodule(value) is module and callable(value)]
         raise unknown(f"{what} in {module_name}", name, own)
     return found
+
+
+@contextmanager
+def own_code(reference: str) -> Iterator[None]:
+    """What is done within is the user's: an exception says where it comes from."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserCodeError(named(error), place_of(error) or reference) from error
 
 
 def modules_of(config: Config) -> list[str]:

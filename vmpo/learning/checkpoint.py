@@ -109,7 +109,9 @@ def load(path: Path) -> Checkpoint:
     """Read a checkpoint; whatever is wrong with it, the error says so and names it."""
     progress = _read_progress(path)
     try:
-        if "checksum" in progress and _checksum(path / TENSORS) != progress["checksum"]:
+        # The first format had none.
+        checked = progress["format"] > 1 or "checksum" in progress
+        if checked and _checksum(path / TENSORS) != progress.get("checksum"):
             raise UserError(f"checkpoint {path} is damaged: {TENSORS} is not what was written")
         tensors = load_file(path / TENSORS)
     except (OSError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
@@ -164,7 +166,7 @@ def _read_progress(path: Path) -> dict[str, Any]:
             f"checkpoint {path} has format {progress.get('format')!r:.40}; this version reads {READABLE[0]} to {FORMAT}"
         )
     for name, kinds in COUNTERS.items():
-        value = progress.get(name, 0)
+        value = progress.get(name)
         if not isinstance(value, kinds) or isinstance(value, bool) or not 0 <= value < 2**63:
             raise UserError(f"checkpoint {path} cannot be read: {name}={value!r:.40} is no count")
     score = progress.get("score")

@@ -15,7 +15,7 @@ from torch.nn.utils import clip_grad_norm_, get_total_norm
 from vmpo import popart, values
 from vmpo.config import Config
 from vmpo.distributions import Distribution
-from vmpo.learning.objectives import Evaluation, Gathered, Multipliers, Share, objective
+from vmpo.learning.objectives import BASELINES, Evaluation, Gathered, Multipliers, Share, objective
 from vmpo.learning.replicas import Replicas
 from vmpo.losses.pixel_control import pixel_control_loss
 from vmpo.networks.agent import AgentInput, AgentOutput, agent_inputs, make_agent, policy_family
@@ -177,7 +177,9 @@ class Learner:
             log_probs=log_probs,
             behaviour_log_probs=behaviour_log_probs,
             entropies=entropies,
-            expected_log_probs=behaviour.expected_log_prob(policy) if loss.control_variate else None,
+            expected_log_probs=behaviour.expected_log_prob(policy)
+            if loss.control_variate and loss.algorithm not in BASELINES
+            else None,
             kl_parts=target.kl_parts(policy),
             normalised_values=normalised[:-1],
             returns=returns,
@@ -234,7 +236,8 @@ class Learner:
 
     def _gather(self, replicas: list[Trajectory], recorded: bool) -> Gathered | None:
         """The advantages of all replicas, for an E-step over the whole batch; they cost a forward pass of their own."""
-        if self.config.loss.top_scope == "replica" or len(replicas) * self.replicas.count == 1:
+        alone = self.config.loss.top_scope == "replica" or len(replicas) * self.replicas.count == 1
+        if alone or self.config.loss.algorithm in BASELINES:
             return None
         with torch.no_grad():
             evaluations = [self._evaluate(replica, recorded) for replica in replicas]

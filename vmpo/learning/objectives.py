@@ -14,10 +14,10 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from vmpo.config import LossConfig
-from vmpo.errors import unknown
+from vmpo.errors import RunFailed, told, unknown
 from vmpo.losses.impala import impala_loss
 from vmpo.losses.ppo import ppo_loss
-from vmpo.losses.vmpo import EStep, e_step, m_step, select_top
+from vmpo.losses.vmpo import EStep, e_step, select_top, vmpo_loss
 from vmpo.user_code import find
 from vmpo.values import masked_mean
 
@@ -97,39 +97,42 @@ def vmpo(
     samples: Evaluation, multipliers: Multipliers, config: LossConfig, share: Share | None
 ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
     """L_V-MPO (Eq. 2), with the E-step over this replica or over all that were gathered."""
-    improvement = _improvement(samples if share is None else share.of, multipliers, config)
-    if share is not None:
-        # The average over replicas of R psi log pi is then the sum over the whole batch of Eq. 3.
-        weights = improvement.weights.chunk(share.count, dim=1)[share.index]
-        improvement = replace(improvement, weights=share.count * weights)
-    fit = m_step(
+    temperature = None if config.exact_temperature else multipliers.temperature
+    loss, metrics = vmpo_loss(
         log_probs=samples.log_probs,
-        weights=improvement.weights,
+        advantages=samples.advantages,
         kl_parts=samples.kl_parts,
+        temperature=temperature,
         alphas=dict(multipliers.alphas.items()),
-        epsilons=multipliers.epsilons,
+        epsilon_temperature=config.epsilon_temperature,
+        epsilon_alphas=multipliers.epsilons,
         valid=samples.valid,
+        importance_weights=samples.importance_weights,
+        top_fraction=config.top_fraction,
         expected_log_probs=samples.expected_log_probs,
+        improvement=None if share is None else _shared_improvement(share, temperature, config),
     )
-    loss = fit.policy_loss + improvement.temperature_loss + fit.alpha_loss
+    if temperature is None:
+        with torch.no_grad():
+            multipliers.temperature.copy_(metrics["temperature"])
     if config.entropy_cost:
         loss = loss - config.entropy_cost * masked_mean(samples.entropies, samples.valid)
-    return loss, {**improvement.metrics, **fit.metrics}
+    return loss, metrics
 
 
-def _improvement(samples: Evaluation | Gathered, multipliers: Multipliers, config: LossConfig) -> EStep:
-    selected = select_top(samples.advantages, samples.valid, config.top_fraction)
+def _shared_improvement(share: Share, temperature: Tensor | None, config: LossConfig) -> EStep:
+    """The E-step over everything that was gathered, with the weights of one replica."""
+    everything = share.of
     improvement = e_step(
-        advantages=samples.advantages,
-        temperature=None if config.exact_temperature else multipliers.temperature,
+        advantages=everything.advantages,
+        temperature=temperature,
         epsilon=config.epsilon_temperature,
-        selected=selected,
-        importance_weights=samples.importance_weights,
+        selected=select_top(everything.advantages, everything.valid, config.top_fraction),
+        importance_weights=everything.importance_weights,
     )
-    if config.exact_temperature:
-        with torch.no_grad():
-            multipliers.temperature.copy_(improvement.metrics["temperature"])
-    return improvement
+    # The average over replicas of R psi log pi is then the sum over the whole batch of Eq. 3.
+    weights = improvement.weights.chunk(share.count, dim=1)[share.index]
+    return replace(improvement, weights=share.count * weights)
 
 
 def impala(
@@ -173,13 +176,30 @@ def _distances(samples: Evaluation) -> dict[str, Tensor]:
     return {f"kl/{name}": masked_mean(kl.detach(), samples.valid) for name, kl in samples.kl_parts.items()}
 
 
-OBJECTIVES: dict[str, Objective] = {"vmpo": vmpo, "impala": impala, "ppo": ppo}
+BASELINES: dict[str, Objective] = {"impala": impala, "ppo": ppo}
+"""They have no E-step, hence neither a share in one nor a control variate."""
+
+OBJECTIVES: dict[str, Objective] = {"vmpo": vmpo, **BASELINES}
+
+
+def _own(name: str, loss: Objective) -> Objective:
+    """One of the user's, which ends the run where it fails."""
+
+    def call(
+        samples: Evaluation, multipliers: Multipliers, config: LossConfig, share: Share | None
+    ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
+        try:
+            return loss(samples, multipliers, config, share)
+        except Exception as error:
+            raise RunFailed(f"the loss {name} failed: {told(error)}") from error
+
+    return call
 
 
 def objective(algorithm: str) -> Objective:
     """By name, or ``my_module:my_loss`` of the user's."""
     if ":" in algorithm:
-        return find("loss", algorithm)
+        return _own(algorithm, find("loss", algorithm))
     if algorithm not in OBJECTIVES:
         raise unknown("algorithm", algorithm, OBJECTIVES)
     return OBJECTIVES[algorithm]

@@ -37,20 +37,23 @@ def vmpo_loss(
     log_probs: Float[Tensor, "T B"],
     advantages: Float[Tensor, "T B"],
     kl_parts: dict[str, Float[Tensor, "T B"]],
-    temperature: Scalar,
+    temperature: Scalar | None,
     alphas: dict[str, Scalar],
     epsilon_temperature: float,
     epsilon_alphas: dict[str, float],
     valid: Bool[Tensor, "T B"] | None = None,
     importance_weights: Float[Tensor, "T B"] | None = None,
     top_fraction: float = 0.5,
+    expected_log_probs: Float[Tensor, "T B"] | None = None,
+    improvement: EStep | None = None,
 ) -> tuple[Scalar, dict[str, Tensor]]:
     """L_pi + L_eta + sum of L_alpha (Eq. 2).
 
     The policy learns from L_pi and L_alpha, the temperature from L_eta, each alpha from its own L_alpha.
+    ``improvement`` is an E-step that was taken over more samples than these, with the weights of these.
     """
     valid = torch.ones_like(advantages, dtype=torch.bool) if valid is None else valid
-    improvement = e_step(
+    improvement = improvement or e_step(
         advantages=advantages,
         temperature=temperature,
         epsilon=epsilon_temperature,
@@ -64,6 +67,7 @@ def vmpo_loss(
         alphas=alphas,
         epsilons=epsilon_alphas,
         valid=valid,
+        expected_log_probs=expected_log_probs,
     )
     total = fit.policy_loss + improvement.temperature_loss + fit.alpha_loss
     return total, {**improvement.metrics, **fit.metrics}

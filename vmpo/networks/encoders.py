@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from vmpo.config import AgentConfig
 from vmpo.errors import UserError, unknown
 from vmpo.records import ArraySpec, Observation
-from vmpo.user_code import find
+from vmpo.user_code import find, own_code
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d, nn.ConvTranspose2d)
 
@@ -292,10 +292,12 @@ def make_encoder(observation: dict[str, ArraySpec], config: AgentConfig) -> nn.M
         return Encoder(observation, config)
     if ":" not in config.encoder:
         raise unknown("encoder", config.encoder, ["standard", "my_module:MyEncoder"])
-    encoder = find("encoder", config.encoder)(observation, config)
-    with torch.no_grad():
-        zeros = {name: torch.from_numpy(np.zeros((2, *spec.shape), spec.dtype)) for name, spec in observation.items()}
-        features = encoder(zeros)
+    zeros = {name: torch.from_numpy(np.zeros((2, *spec.shape), spec.dtype)) for name, spec in observation.items()}
+    make = find("encoder", config.encoder)
+    with own_code(config.encoder):
+        encoder = make(observation, config)
+        with torch.no_grad():
+            features = encoder(zeros)
     if features.shape != (2, encoder.width):
         raise UserError(
             f"{config.encoder} makes features of the shape {tuple(features.shape)} from two observations; "

@@ -54,7 +54,7 @@ def task_ids(config: EnvConfig) -> tuple[str, ...]:
     ids = tuple(part.strip() for part in config.id.split(","))
     if not all(ids):
         raise UserError(f"env.id={config.id!r} names no environment, or has a comma too many")
-    if config.suite in _SEVERAL_TASKS:
+    if config.suite in _SEVERAL_TASKS and config.suite not in _FACTORIES:
         return importlib.import_module(_ADAPTERS[config.suite]).task_ids(config)
     if config.id in scores.benchmarks():
         return tuple(scores.benchmarks()[config.id].levels)
@@ -82,7 +82,7 @@ def make(config: EnvConfig, num_envs: int, seed: int, render: bool = False) -> V
 
 def _make_all(config: EnvConfig, num_envs: int, seed: int, render: bool) -> VectorEnv:
     ids = task_ids(config)
-    if len(ids) == 1 or config.suite in _SEVERAL_TASKS:
+    if len(ids) == 1 or (config.suite in _SEVERAL_TASKS and config.suite not in _FACTORIES):
         return _make_one(config, num_envs, seed, render)
     threads = config.simulator_threads
     if threads or config.suite in _THREADED:

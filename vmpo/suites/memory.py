@@ -63,4 +63,6 @@ def make(config: EnvConfig, num_envs: int, seed: int, render: bool = False) -> M
         raise UserError(f"env.id={config.id!r} must be the length of a memory chain, such as 30")
     if render:
         raise UserError("a memory chain has no picture")
+    if config.max_episode_steps is not None:
+        raise UserError("env.max_episode_steps has no use for a memory chain, whose length is its id")
     return MemoryChain(f"memory-{config.id}", int(config.id), num_envs, config.stagger)
