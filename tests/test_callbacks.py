@@ -116,6 +116,15 @@ def test_a_callback_that_fails_ends_the_run_with_a_checkpoint(tmp_path):
     assert vmpo.resume(tmp_path / "run", quiet=True).finished
 
 
+def test_a_callback_that_fails_within_an_unroll_leaves_targets_in_step_with_unrolls(tmp_path):
+    """The seventh update is the first of three on the third unroll."""
+    three_passes = small_config(env={"id": "CartPole-v1"}, learner={"passes": 3}, run={"frames": 960, "log_steps": 1})
+    with pytest.raises(RuntimeError, match="of the callback"):
+        vmpo.train(three_passes, tmp_path / "run", quiet=True, callbacks=[Broken()])
+    assert checkpoint.latest(tmp_path / "run" / "checkpoints").progress["learner_step"] == 9
+    assert vmpo.resume(tmp_path / "run", quiet=True).finished
+
+
 def test_weights_and_biases_keeps_one_run_per_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")

@@ -281,12 +281,13 @@ def test_suites_are_found_by_name_and_can_be_registered() -> None:
     assert suites.parse_env("CartPole-v1") == ("gymnasium", "CartPole-v1")
     assert suites.parse_env("my_module:MyEnv-v0") == ("gymnasium", "my_module:MyEnv-v0")
     mine = make("probes:Counting-v0")
-    suites.register("mine", lambda config, num_envs, seed: mine)
-    try:
-        assert suites.parse_env("mine:anything") == ("mine", "anything")
-        assert suites.make(EnvConfig(suite="mine"), 1, 0) is mine
-    finally:
-        del suites._FACTORIES["mine"]
+    for name in ("mine", "lab"):
+        suites.register(name, lambda config, num_envs, seed: mine)
+        try:
+            assert suites.parse_env(f"{name}:anything") == (name, "anything")
+            assert suites.make(EnvConfig(suite=name, id="anything"), 1, 0) is mine
+        finally:
+            del suites._FACTORIES[name]
 
 
 def test_staggered_environments_are_spread_over_the_episode():
