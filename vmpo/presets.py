@@ -44,7 +44,7 @@ _SMALL_LOSS: Mapping[str, Any] = dict(
 )
 
 
-# The top half holds what went well and never what went wrong, such as a fall (docs/algorithm.md).
+# The top half's weights tell little more than which samples are in it, and end exploration early (docs/results.md).
 _ALL_SAMPLES: Mapping[str, Any] = dict(top_fraction=1.0, control_variate=True)
 
 # From pixels: long games and small batches leave little signal in an advantage, so its noise is kept out of the policy.
