@@ -25,7 +25,6 @@ _IMPALA = "--loss.algorithm impala --loss.returns vtrace --learner.passes 1"
 _TOP_HALF = "--loss.top-fraction 0.5 --loss.control-variate False"
 _SHARED = f"{_TOP_HALF} --agent.hidden 256 256 --agent.head-units 0 --agent.bounded-mean False"
 _SHORT = "halfcheetah --frames 2000000"
-_PONG_BEFORE = "pong --loss.top-fraction 0.5 --loss.value-cost 1"
 _LSTM = "--agent.core lstm --agent.lstm-units 64"
 _TRANSFORMER = (
     "--agent.core transformer --agent.transformer-layers 2 --agent.transformer-width 64 --agent.transformer-mlp 128 "
@@ -80,12 +79,12 @@ EXPERIMENTS: dict[str, Experiment] = {
     "pong": Experiment(
         groups={
             "vmpo": "pong",
-            "top-half": f"{_PONG_BEFORE} --loss.entropy-cost 0.01",
-            "no-entropy": f"{_PONG_BEFORE} --loss.entropy-cost 0 --learner.final-learning-rate 5e-4",
-            "ppo": f"pong {_PPO} --loss.entropy-cost 0.01 --loss.value-cost 0.5",
-            "impala": f"pong {_IMPALA} --loss.entropy-cost 0.01 --loss.value-cost 0.5",
+            "all-samples": "pong --loss.top-fraction 1 --loss.entropy-cost 0.002 --loss.value-cost 0.25",
+            "no-entropy": "pong --loss.entropy-cost 0 --learner.final-learning-rate 5e-4",
+            "ppo": f"pong {_PPO} --loss.value-cost 0.5",
+            "impala": f"pong {_IMPALA} --loss.value-cost 0.5",
         },
-        seeds=(303, 304),
+        seeds=(301, 304),
         bar=18.0,
     ),
     "breakout": Experiment(groups={"vmpo": "breakout"}, seeds=(300,), bar=100.0),

@@ -148,8 +148,8 @@ def _arcade(name: str, game: str, summary: str, frames: int) -> Preset:
             preset=name,
             env=EnvConfig(suite="atari", id=game, clip_rewards=True, life_loss_discount=0.0),
             agent=AgentConfig(pixels="nature", pixel_features=512, head_units=0, policy_init_scale=0.01),
-            # The value's gradient is ten times the policy's in the layers that they share.
-            loss=LossConfig(**{**_PIXEL_LOSS, **_ALL_SAMPLES}, entropy_cost=0.002, value_cost=0.25),
+            # Without the entropy Pong's policy was all but deterministic while it still lost every other game.
+            loss=LossConfig(**_PIXEL_LOSS, entropy_cost=0.01),
             learner=LearnerConfig(
                 batch_size=8,
                 unroll_length=32,
