@@ -166,7 +166,8 @@ def _read_progress(path: Path) -> dict[str, Any]:
             f"checkpoint {path} has format {progress.get('format')!r:.40}; this version reads {READABLE[0]} to {FORMAT}"
         )
     for name, kinds in COUNTERS.items():
-        value = progress.get(name)
+        # The learner's are always there; a run adds its own.
+        value = progress.get(name) if name in ("learner_step", "version") else progress.setdefault(name, 0)
         if not isinstance(value, kinds) or isinstance(value, bool) or not 0 <= value < 2**63:
             raise UserError(f"checkpoint {path} cannot be read: {name}={value!r:.40} is no count")
     score = progress.get("score")
