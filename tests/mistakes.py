@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from samples import with_fields
+
 SMALL = (
     "--agent.hidden 8 --learner.batch-size 4 --learner.unroll-length 8 --actors.num-envs 4 --frames 64 "
     "--run.evaluation-episodes 0 --run.tensorboard False --quiet"
@@ -39,13 +41,7 @@ def config(**changes: Any) -> Callable[[Path], None]:
     """Change fields of a run's configuration: ``section__field=value``, or ``section=value`` as a whole."""
 
     def change(run: Path) -> None:
-        values = json.loads((run / "config.json").read_text())
-        for name, value in changes.items():
-            section, _, field = name.partition("__")
-            if field:
-                values[section][field] = value
-            else:
-                values[section] = value
+        values = with_fields(json.loads((run / "config.json").read_text()), changes)
         (run / "config.json").write_text(json.dumps(values))
 
     return change

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from samples import with_fields
 
 from vmpo.config import Config, to_dict
 from vmpo.report.groups import Group, grouped
@@ -19,14 +20,7 @@ HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window
 
 def settings(**changes: Any) -> dict[str, Any]:
     """The default configuration as plain values; ``section__field=value`` changes a field."""
-    values = to_dict(Config())
-    for name, value in changes.items():
-        section, _, field = name.partition("__")
-        if field:
-            values[section][field] = value
-        else:
-            values[section] = value
-    return values
+    return with_fields(to_dict(Config()), changes)
 
 
 def row(index: int, returns: dict[str, float], **fields: Any) -> dict[str, Any]:

@@ -39,6 +39,17 @@ def sample(policy: Distribution, generator: torch.Generator) -> torch.Tensor:
     return policy.sample(PolicyFamily(actions=actions).noise(*batch, generator=generator))
 
 
+def with_fields(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """A configuration as plain values, changed: ``section__field`` names a field, ``section`` the whole of one."""
+    for name, value in changes.items():
+        section, _, field = name.partition("__")
+        if field:
+            values[section][field] = value
+        else:
+            values[section] = value
+    return values
+
+
 def small_config(**sections: dict[str, Any]) -> Config:
     """An MLP of 16 units on unrolls of 6 x 4; sections override fields by name."""
     config = Config(
