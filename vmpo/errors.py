@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
+import re
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,19 @@ def unknown(what: str, given: str, known: Iterable[str]) -> UserError:
         shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
         hint = f"known: {shown}" if known else "none is known"
     return UserError(f"unknown {what} {given!r}; {hint}")
+
+
+def spelt(what: str, given: str, known: Mapping[str, str]) -> str:
+    """The entry of ``known`` that is given in any case and punctuation: ``HumanoidRun``, ``humanoid-run``."""
+    names = {plain(spelling): name for spelling, name in known.items()}
+    if plain(given) not in names:
+        raise unknown(what, given, names.values())
+    return names[plain(given)]
+
+
+def plain(name: str) -> str:
+    """A name without what its spellings differ in."""
+    return re.sub("[^a-z0-9]", "", name.lower())
 
 
 def missing_extra(package: str, extra: str) -> UserError:

@@ -155,6 +155,10 @@ def test_large_resnet_starts_with_features_of_order_one():
     assert 0.3 < scale < 3.0
 
 
+def see(normaliser: ObservationNormaliser, rows: torch.Tensor, valid: torch.Tensor) -> None:
+    normaliser.merge(normaliser.moments(rows, valid))
+
+
 def test_normaliser_equals_numpy_after_commit_and_is_unchanged_before():
     rng = np.random.default_rng(0)
     rows = rng.normal(5.0, 3.0, (60, 4)).astype(np.float32)
@@ -163,8 +167,8 @@ def test_normaliser_equals_numpy_after_commit_and_is_unchanged_before():
     normaliser = ObservationNormaliser(4)
     x = torch.randn(3, 4)
     for part in (slice(0, 7), slice(7, 8), slice(8, 60)):
-        normaliser.accumulate(torch.from_numpy(rows[part]), torch.from_numpy(valid[part]))
-    normaliser.accumulate(torch.full((2, 4), np.nan), torch.tensor([False, False]))
+        see(normaliser, torch.from_numpy(rows[part]), torch.from_numpy(valid[part]))
+    see(normaliser, torch.full((2, 4), np.nan), torch.tensor([False, False]))
     assert torch.equal(normaliser(x), x)
     normaliser.commit()
     kept = rows[valid].astype(np.float64)
@@ -184,11 +188,11 @@ def test_normaliser_clips_and_an_empty_one_stays_the_identity_after_commit():
 def test_normaliser_continues_from_its_state_dict():
     one, other = ObservationNormaliser(2), ObservationNormaliser(2)
     everything = torch.ones(5, dtype=torch.bool)
-    one.accumulate(torch.randn(5, 2), everything)
+    see(one, torch.randn(5, 2), everything)
     other.load_state_dict(one.state_dict())
     more = torch.randn(5, 2)
     for normaliser in (one, other):
-        normaliser.accumulate(more, everything)
+        see(normaliser, more, everything)
         normaliser.commit()
     assert torch.equal(one.mean, other.mean)
     assert torch.equal(one.var, other.var)
@@ -201,7 +205,7 @@ def test_encoder_normalises_all_vectors_together():
     observation = {"a": torch.tensor([[1.0], [3.0]]), "b": torch.tensor([[0.0, 5.0], [2.0, 9.0]])}
     assert encoder.vector(observation).tolist() == [[1, 0, 5], [3, 2, 9]]
     assert encoder.normaliser is not None
-    encoder.normaliser.accumulate(encoder.vector(observation), torch.ones(2, dtype=torch.bool))
+    see(encoder.normaliser, encoder.vector(observation), torch.ones(2, dtype=torch.bool))
     encoder.normaliser.commit()
     torch.testing.assert_close(encoder(observation), torch.tensor([[-1.0, -1, -1], [1, 1, 1]]))
 

@@ -336,7 +336,7 @@ def test_who_strays_stands_before_the_next_choice_soon(level: str) -> None:
 
 
 def test_levels_by_name() -> None:
-    assert miniworld.level_names("all") == miniworld.level_names("miniworld-demo") == {name: name for name in LEVELS}
+    assert miniworld.level_names("all") == {name: name for name in LEVELS}
     assert miniworld.level_names("choose_shape, explore_rooms:blank") == {
         "choose_shape": "choose_shape",
         "explore_rooms": "explore_rooms:blank",

@@ -192,10 +192,6 @@ class ObservationNormaliser(nn.Module):
         for name in ("count", "pending_count"):
             self.register_buffer(name, torch.zeros((), dtype=torch.float64))
 
-    def accumulate(self, x: Float[Tensor, "N D"], valid: Bool[Tensor, " N"]) -> None:
-        """Merge the valid rows into the pending statistics; ``forward`` does not change."""
-        self.merge(self.moments(x, valid))
-
     @torch.no_grad()
     def moments(self, x: Float[Tensor, "N D"], valid: Bool[Tensor, " N"]) -> Float[Tensor, "3 D"]:
         """Count, mean and sum of squared deviations of the valid rows."""
@@ -207,7 +203,7 @@ class ObservationNormaliser(nn.Module):
 
     @torch.no_grad()
     def merge(self, moments: Float[Tensor, "3 D"]) -> None:
-        """Count what another batch, of this process or another, has seen (Chan et al. 1983)."""
+        """Add what a batch, of this process or another, has seen to the pending statistics (Chan et al. 1983)."""
         (count, *_), mean, squares = moments
         total = self.pending_count + count
         delta = mean - self.pending_mean

@@ -18,7 +18,6 @@ import importlib.util
 import math
 import multiprocessing
 import os
-import re
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -28,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from vmpo.config import EnvConfig
-from vmpo.errors import UserError, missing_extra, unknown
+from vmpo.errors import UserError, missing_extra, plain, spelt
 from vmpo.records import ArraySpec, ContinuousActions, EnvSpec, Observation
 from vmpo.suites import arrivals
 from vmpo.suites.workers import Outcome, WorkerEnv
@@ -96,7 +95,7 @@ def describe(name: str, render: bool = False) -> Description:
 
 
 def _describe(name: str, render: bool) -> Description:
-    drawn = render or _plain(name) == _plain(GAPS)
+    drawn = render or plain(name) == plain(GAPS)
     _choose_opengl(drawn)
     if drawn:
         _try_to_draw()
@@ -137,14 +136,8 @@ def task_name(name: str) -> str:
     """A task's name from its usual spellings: ``humanoid-run``, ``HumanoidRun``, ``humanoid_CMU-run``."""
     from dm_control import suite
 
-    spellings = {_plain(task): task for task in (GAPS, *("-".join(pair) for pair in suite.ALL_TASKS))}
-    if _plain(name) not in spellings:
-        raise unknown("dm_control task", name, spellings.values())
-    return spellings[_plain(name)]
-
-
-def _plain(name: str) -> str:
-    return re.sub("[^a-z0-9]", "", name.lower())
+    tasks = (GAPS, *("-".join(pair) for pair in suite.ALL_TASKS))
+    return spelt("dm_control task", name, {task: task for task in tasks})
 
 
 def make_env(task: str, render: bool, shadows: bool) -> ControlEnv:

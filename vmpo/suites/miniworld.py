@@ -20,8 +20,8 @@ from vmpo.suites.miniworld_game import Game
 from vmpo.suites.miniworld_levels import LEVELS
 from vmpo.suites.workers import WorkerEnv
 
-ALL = ("all", "miniworld-demo")
-"""Names of all levels together."""
+ALL = "all"
+"""All levels together."""
 
 BLANK = "blank"
 
@@ -52,9 +52,9 @@ def level_names(text: str) -> dict[str, str]:
     levels: dict[str, str] = {}
     for name in text.split(","):
         task, colon, suffix = name.strip().partition(":")
-        if (task not in LEVELS and task not in ALL) or (colon and suffix != BLANK):
-            raise unknown("miniworld level", name.strip(), [*ALL, *LEVELS, *(f"{level}:{BLANK}" for level in LEVELS)])
-        levels |= {level: f"{level}{colon}{suffix}" for level in (LEVELS if task in ALL else [task])}
+        if (task not in LEVELS and task != ALL) or (colon and suffix != BLANK):
+            raise unknown("miniworld level", name.strip(), [ALL, *LEVELS, *(f"{level}:{BLANK}" for level in LEVELS)])
+        levels |= {level: f"{level}{colon}{suffix}" for level in (LEVELS if task == ALL else [task])}
     return levels
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import re
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from vmpo.config import EnvConfig
-from vmpo.errors import UserError, missing_extra, unknown
+from vmpo.errors import UserError, missing_extra, spelt
 from vmpo.records import ArraySpec, ContinuousActions, EnvSpec, Timestep
 from vmpo.suites import arrivals
 
@@ -191,11 +190,8 @@ def task_id(name: str) -> str:
         if parent == "envpool.mujoco" and kind in tasks:
             tasks[kind].append(task)
     # The control suite's tasks have one version only, so it need not be given.
-    spellings = {_plain(task): task for kind in tasks.values() for task in kind}
-    spellings |= {_plain(task).removesuffix("v1"): task for task in tasks["dmc"]}
-    if _plain(name) not in spellings:
-        raise unknown("MuJoCo task", name, spellings.values())
-    return spellings[_plain(name)]
+    known = {task: task for kind in tasks.values() for task in kind}
+    return spelt("MuJoCo task", name, known | {task.removesuffix("-v1"): task for task in tasks["dmc"]})
 
 
 def steps_per_second(task: str) -> float | None:
@@ -204,10 +200,6 @@ def steps_per_second(task: str) -> float | None:
     bodies = STEP_SECONDS[module.rpartition(".")[2]]
     body = max((body for body in bodies if task.startswith(body)), key=len, default=None)
     return None if body is None else 1.0 / bodies[body]
-
-
-def _plain(name: str) -> str:
-    return re.sub("[^a-z0-9]", "", name.lower())
 
 
 def _columns(task: str, space: Any) -> dict[str, slice]:
