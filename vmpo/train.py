@@ -165,7 +165,7 @@ class Run:
         """The last target networks, newest last; the oldest of them acts."""
         learner, stop = self.learner, self.stop.check
         self.fleet: Fleet = (
-            crew.fleet(self.share, learner.weights(), stop)
+            crew.fleet(self.share, learner.weights(), self._report, stop)
             if crew
             else make_fleet(self.share, learner, env, self.first_actor, self._report, self.stopwatch, stop)
         )

@@ -49,6 +49,14 @@ class Unroll:
     """Bytes of weights that were fetched for it."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class GivenUp:
+    """What an actor sends that cannot go on: why, and the faults that it had not told yet."""
+
+    error: UserError | RunFailed
+    faults: list[str]
+
+
 class RemoteActor:
     """The inside of an actor's process. Its environments start with the first request."""
 
@@ -67,8 +75,14 @@ class RemoteActor:
     def spec(self) -> EnvSpec:
         return self._make_spec()
 
-    def unroll(self, version: int, array: list[Any]) -> Unroll:
+    def unroll(self, version: int, array: list[Any]) -> Unroll | GivenUp:
         """The next unroll, with the weights of that version; ``array`` holds a reference to them."""
+        try:
+            return self._unroll(version, array)
+        except (UserError, RunFailed) as error:
+            return GivenUp(error=error, faults=self._faults)
+
+    def _unroll(self, version: int, array: list[Any]) -> Unroll:
         if self._actor is None:
             start = time.time_ns() % 2**31
             actor = self._actor = self._make_actor(start, lambda text: self._faults.append(text))
@@ -99,9 +113,9 @@ class Crew:
     """Those of other learners, to fall back on."""
     spec: EnvSpec
 
-    def fleet(self, config: Config, weights: Weights, safe_moment: Callable[[], None]) -> RemoteFleet:
+    def fleet(self, config: Config, weights: Weights, report: Report, safe_moment: Callable[[], None]) -> RemoteFleet:
         kind = TurnsFleet if config.actors.fleet == "serial" else AheadFleet
-        return kind(config, self.handles, weights, safe_moment, self.others)
+        return kind(config, self.handles, weights, report, safe_moment, self.others)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,12 +136,14 @@ class RemoteFleet(QueueingFleet):
         config: Config,
         handles: Sequence[Any],
         weights: Weights,
+        report: Report = lambda fault: None,
         safe_moment: Callable[[], None] = lambda: None,
         others: Sequence[Any] = (),
     ) -> None:
         super().__init__(config, envs_of_each(config, len(handles)))
         self.actors: list[Actor] = []
-        self._handles, self._own, self._safe_moment = (*handles, *others), len(handles), safe_moment
+        self._handles, self._own = (*handles, *others), len(handles)
+        self._report, self._safe_moment = report, safe_moment
         self._asked: dict[Any, Request] = {}
         """Oldest first."""
         self._pending: Counter[int] = Counter()
@@ -161,19 +177,21 @@ class RemoteFleet(QueueingFleet):
             request = self._asked.pop(handle)
             self._pending[request.actor] -= 1
             try:
-                unroll = ray.get(handle)
-            except RayTaskError as error:
-                if isinstance(error.cause, UserError | RunFailed):
-                    raise error.cause from None
-                raise
+                answer: Unroll | GivenUp = ray.get(handle)
+            except RayTaskError:
+                raise  # It answered, with an error of ours.
             except RayError:
                 self._counts["actors/lost_unrolls"] += 1
                 self._resting[request.actor] = time.monotonic() + REST_SECONDS
                 continue
             self._resting.pop(request.actor, None)
             self._slowest = max(self._slowest, time.monotonic() - request.since)
+            if isinstance(answer, GivenUp):
+                for fault in answer.faults:
+                    self._report(fault)
+                raise answer.error
             if self._wanted(request):
-                return self._received(unroll)
+                return self._received(answer)
         raise RunFailed(f"no actor finished an unroll within {WAIT_SECONDS:.0f} s")
 
     def _oldest_ready(self) -> Any | None:
