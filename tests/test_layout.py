@@ -34,7 +34,7 @@ MAY_IMPORT = {
         *("records", "config", "errors", "scores", "signals", "memory", "shared_memory"),
         *("distributions", "networks", "metrics", "acting"),
     },
-    "presets": {"config", "errors"},
+    "presets": {"config", "errors", "presets"},
     "run_directory": {"config", "errors", "user_code"},
     "report": {"__version__", "config", "errors", "presets", "scores", "run_directory", "report"},
 }
