@@ -83,7 +83,9 @@ EXPERIMENTS: dict[str, Experiment] = {
             "top-half-no-entropy": "pong --loss.top-fraction 0.5 --loss.value-cost 1 --loss.entropy-cost 0 "
             "--learner.final-learning-rate 5e-4",
             # As usual elsewhere: 0.5 in the units of the rewards are about 0.1 with a PopArt scale near 0.5.
-            "ppo": f"pong {_PPO} --loss.value-cost 0.1 --loss.entropy-cost 0.01",
+            "ppo": f"pong {_PPO} --loss.value-cost 0.1 --loss.entropy-cost 0.01 --loss.clip-ratio 0.1 "
+            "--learner.passes 4 --learner.learning-rate 2.5e-4 --learner.final-learning-rate 2.5e-5 "
+            "--learner.max-gradient-norm 0.5 --learner.adam-epsilon 1e-5",
             "impala": f"pong {_IMPALA} --loss.value-cost 0.1 --loss.entropy-cost 0.01",
         },
         seeds=(304, 305),
