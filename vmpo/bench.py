@@ -234,7 +234,7 @@ def _alone(name: str, seconds: float) -> dict[str, float]:
         batch.versions.fill_(learner.version)
         learner.update(batch)
 
-    act = torch.inference_mode()(lambda: actor.network.act(inputs, state))
+    act = torch.inference_mode()(lambda: actor.policy.act(inputs, state))
     rates = {
         "act": ceiling.rate(act, num_envs, seconds),
         "learn": ceiling.rate(update, num_envs * length, seconds),

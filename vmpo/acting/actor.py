@@ -16,6 +16,7 @@ from vmpo.distributions import PolicyFamily
 from vmpo.errors import UserCodeError, UserError
 from vmpo.metrics import Stopwatch
 from vmpo.networks.agent import Agent, AgentInput, agent_inputs
+from vmpo.networks.small import small_policy
 from vmpo.records import ContinuousActions, EnvSpec, EpisodeResult, Trajectory, VectorEnv, Weights, tree_map
 from vmpo.signals import Stopped
 
@@ -96,6 +97,7 @@ class Actor:
         self.device = torch.device(device)
         self.network = network.to(self.device).requires_grad_(False)
         _pack(self.network)
+        self.policy = small_policy(self.network, env.num_envs) or self.network
         self.stopwatch = stopwatch or Stopwatch()
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.version = 0
@@ -181,7 +183,7 @@ class Actor:
         """Sample an action for every environment; the parameters of the distribution that it came from."""
         if self.device.type != "cpu":
             inputs = tree_map(lambda x: x.to(self.device, non_blocking=True), inputs)
-        parameters, self._state = self.network.act(inputs, self._state)
+        parameters, self._state = self.policy.act(inputs, self._state)
         policy = self.family.distribution(parameters)
         action[:] = (policy.mode() if self.greedy else policy.sample(noise)).cpu().numpy()
         return parameters
