@@ -42,6 +42,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         seeds=(300, 301, 302, 303, 304),
         bar=500.0,
     ),
+    "pendulum": Experiment(
+        groups={"vmpo": "pendulum", "top-half": f"pendulum {_TOP_HALF} --learner.final-learning-rate 2e-3"},
+        seeds=(300, 301, 302, 303, 304),
+    ),
     "halfcheetah": Experiment(
         groups={
             "vmpo": "halfcheetah",
