@@ -39,8 +39,10 @@ class SmallPolicy:
         parts = [inputs.observation[name].numpy() for name in self._names]
         x = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
         x = x.astype(np.float32, copy=False)
-        for layer in self._layers:
-            x = layer(x)
+        # What is not finite is dealt with where its unroll ends (acting/faults.py), not warned of at every step.
+        with np.errstate(all="ignore"):
+            for layer in self._layers:
+                x = layer(x)
         return torch.from_numpy(x), state
 
 
