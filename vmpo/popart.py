@@ -52,16 +52,10 @@ def updated(
     How many samples it has does not change the size of the step, and a task that is absent stays where it is. Where the
     batch is spread over processes, ``total`` adds up their sums.
     """
-    num_tasks = len(statistics.mean)
-    flat_tasks = tasks.reshape(-1)
-    weights = valid.reshape(-1).double()
-    flat_targets = torch.where(valid, targets.detach(), 0.0).reshape(-1).double()
-
-    def per_task(samples: Tensor) -> Tensor:
-        return torch.zeros(num_tasks, dtype=torch.float64, device=samples.device).scatter_add_(0, flat_tasks, samples)
-
-    samples = (weights, weights * flat_targets, weights * flat_targets.square())
-    counts, sums, squares = total(torch.stack([per_task(x) for x in samples]))
+    masked = torch.where(valid, targets.detach(), 0.0).double()
+    samples = torch.stack([valid.double(), masked, masked.square()]).flatten(1)
+    per_task = samples.new_zeros(3, len(statistics.mean)).index_add_(1, tasks.reshape(-1), samples)
+    counts, sums, squares = total(per_task)
     step = rate * (counts > 0).double()
     mean, second_moment = sums / counts.clamp(min=1.0), squares / counts.clamp(min=1.0)
     return replace(

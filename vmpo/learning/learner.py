@@ -57,6 +57,8 @@ class Learner:
             eps=config.learner.adam_epsilon,
             fused=True,
         )
+        self.parameters, self.duals = (group["params"] for group in self.optimiser.param_groups)
+        """Those of the online network, and the multipliers: listing them anew takes as long as a small layer."""
 
     def update(
         self, batch: Trajectory, progress: float = 0.0, safe_moment: Callable[[], None] = lambda: None
@@ -95,7 +97,8 @@ class Learner:
         observed = self._observation_moments(batch)
         metrics["gradient_norm"] = self._clip_gradient()
         # The one synchronisation of an update, at its end, where all of its work is queued.
-        if bool(torch.isfinite(metrics["loss"] + metrics["gradient_norm"] + _gradient_norm(self.multipliers))):
+        slopes = [p.grad for p in self.duals if p.grad is not None]
+        if bool(torch.isfinite(torch.stack([metrics["loss"], metrics["gradient_norm"], *slopes]).sum())):
             self.optimiser.param_groups[0]["lr"] = self._learning_rate(progress)
             self.optimiser.step()
             self.multipliers.project_()
@@ -262,7 +265,7 @@ class Learner:
         """Average gradients and metrics over the processes, in one exchange."""
         if self.replicas.count == 1:
             return metrics
-        parameters = (*self.online.parameters(), *self.multipliers.parameters())
+        parameters = (*self.parameters, *self.duals)
         numbers = torch.stack([x.to(self.device, torch.float32) for x in metrics.values()])
         self.replicas.mean_([*(p.grad for p in parameters if p.grad is not None), numbers])
         if self.config.loss.exact_temperature:
@@ -278,7 +281,9 @@ class Learner:
     def _clip_gradient(self) -> Tensor:
         """Scale the networks' gradient down where the configuration bounds it; its norm before that."""
         limit = self.config.learner.max_gradient_norm
-        return _gradient_norm(self.online) if limit is None else clip_grad_norm_(self.online.parameters(), limit)
+        if limit is not None:
+            return clip_grad_norm_(self.parameters, limit)
+        return get_total_norm([p.grad for p in self.parameters if p.grad is not None])
 
     def _pixel_control(self, batch: Trajectory, output: AgentOutput) -> Tensor | None:
         if self.online.pixel_control_head is None:
@@ -332,10 +337,6 @@ def _mean(measured: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     if len(measured) == 1:
         return measured[0]
     return {name: torch.stack([metrics[name] for metrics in measured]).mean(dim=0) for name in measured[0]}
-
-
-def _gradient_norm(module: nn.Module) -> Tensor:
-    return get_total_norm([p.grad for p in module.parameters() if p.grad is not None])
 
 
 def describe(batch: Trajectory) -> dict[str, dict[str, float]]:

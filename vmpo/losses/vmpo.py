@@ -84,9 +84,8 @@ def select_top(
     masked = advantages.detach().masked_fill(~valid, -torch.inf).flatten()
     order = masked.sort(descending=True, stable=True).indices
     count = (fraction * valid.sum()).floor().long()
-    ranks = torch.empty_like(order)
-    ranks[order] = torch.arange(len(order), device=order.device)
-    return (ranks < count).view_as(valid) & valid
+    chosen = torch.arange(len(order), device=order.device) < count
+    return torch.zeros_like(chosen).scatter_(0, order, chosen).view_as(valid) & valid
 
 
 def e_step(
@@ -160,32 +159,47 @@ def centre(
     )
 
 
-def solve_temperature(samples: Centred, epsilon: float, iterations: int = 6) -> Scalar:
+STEP, RUNGS_ABOVE, RUNGS_BELOW = 0.5, 8, 24
+"""Of the ladder, in log eta: its step, and how many rungs are above, and how many from there on down, the highest
+temperature that may be needed without weights."""
+
+
+def solve_temperature(samples: Centred, epsilon: float, iterations: int = 2) -> Scalar:
     """The eta that minimises L_eta (Eq. 4) on this batch; not in the paper, which takes one gradient step.
 
-    L_eta is convex and its slope is eps - KL(psi_eta), so KL is to meet eps. Newton's method on log KL against log eta,
-    which is close to a straight line (KL ~ Var(A) / 2 eta^2), within a bracket that is halved where a step would leave
-    it. Where no eta reaches the bound (all advantages equal) the smallest is returned, and psi is uniform.
+    L_eta is convex and its slope is eps - KL(psi_eta), so KL is to meet eps. A ladder of temperatures, evaluated at
+    once, brackets it; Newton's method on log KL against log eta, which is close to a straight line (KL ~ Var(A) / 2
+    eta^2), does the rest from where a line between the two rungs crosses eps. Where no eta reaches the bound (all
+    advantages equal) the lowest rung is returned, and psi is uniform.
     """
-    centred, log_rho = samples.advantages.double().flatten(), samples.log_rho.double().flatten()
-    powers = torch.stack([torch.ones_like(centred), centred, centred.square()])
+    coarse, coarse_rho = samples.advantages.flatten(), samples.log_rho.flatten()
     log_count = samples.count.double().log()
-    log_eta = centred.amin().neg().clamp(min=1e-6).log()
-    low, high = log_eta - 20.0, log_eta + 20.0
+    # Without weights, no temperature above range / sqrt(8 eps) has a KL of eps (Hoeffding); with them, some may.
+    highest = (coarse.amin().neg().clamp(min=1e-6) / math.sqrt(8.0 * epsilon)).log()
+    rungs = highest + STEP * torch.arange(RUNGS_ABOVE, -RUNGS_BELOW, -1, device=coarse.device)
+    scales = rungs.neg().exp()
+    # Where the exponential underflows it takes a hundred times as long; e^-80 is nothing beside the highest sample's 1.
+    weights = torch.addcmul(coarse_rho, coarse, scales[:, None]).clamp_(min=-80.0).exp_()
+    totals = weights.sum(dim=1)
+    kls = scales * (weights @ coarse) / totals - totals.log() + log_count.to(coarse)
+    below = torch.searchsorted(kls, epsilon).clamp(1, len(rungs) - 1)
+    pair = torch.stack([below - 1, below])
+    upper, lower = rungs[pair].double().unbind()
+    upper_log_kl, lower_log_kl = kls[pair].clamp(min=1e-30).double().log().unbind()
+    crossing = ((math.log(epsilon) - upper_log_kl) / (lower_log_kl - upper_log_kl)).nan_to_num(1.0).clamp(0.0, 1.0)
+    log_eta = torch.lerp(upper, lower, crossing)
+
+    centred, log_rho = coarse.double(), coarse_rho.double()
+    powers = torch.stack([torch.ones_like(centred), centred, centred.square()])
     for _ in range(iterations):
-        scale = (-log_eta).exp()
+        scale = log_eta.neg().exp()
         # Sums of rho exp(A / eta), and of that times A and A^2; the highest A is 0, so nothing overflows.
-        total, first, second = (powers @ torch.addcmul(log_rho, centred, scale).exp()).unbind()
+        total, first, second = (powers @ torch.addcmul(log_rho, centred, scale).clamp_(min=-700.0).exp_()).unbind()
         mean = scale * first / total
-        kl = mean - total.log() + log_count
-        above = kl > epsilon
-        low, high = torch.where(above, log_eta, low), torch.where(above, high, log_eta)
+        kl = (mean - total.log() + log_count).clamp(min=1e-300)
         # d KL / d log eta = -Var(A / eta) under psi.
-        slope = (scale.square() * second / total - mean.square()) / kl
-        newton = log_eta + (kl.log() - math.log(epsilon)) / slope
-        # At the root, rounding may put the step a hair outside: bisecting then would throw it far away again.
-        inside = (newton > low - 1e-9) & (newton < high + 1e-9)
-        log_eta = torch.where(inside, newton, 0.5 * (low + high))
+        variance = scale.square() * second / total - mean.square()
+        log_eta = (log_eta + (kl.log() - math.log(epsilon)) * kl / variance).clamp(lower - STEP, upper + STEP)
     return log_eta.exp().to(samples.advantages.dtype)
 
 

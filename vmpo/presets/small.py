@@ -130,10 +130,10 @@ def _arcade(name: str, game: str, summary: str, frames: int) -> Preset:
             preset=name,
             env=EnvConfig(suite="atari", id=game, clip_rewards=True, life_loss_discount=0.0),
             agent=AgentConfig(pixels="nature", pixel_features=512, head_units=0, policy_init_scale=0.01),
-            # All samples, as for locomotion. Their weights differ little, and so small a gradient of the policy's would be
-            # drowned in the layers that it shares with the value. The simulator is deterministic: a policy that settles
-            # plays the same rallies for ever, so that a bonus holds every state at an entropy of at least about 0.8,
-            # which buttons that do the same have most of (docs/results.md).
+            # All samples, as for locomotion. Their weights differ little, and so small a gradient of the policy's would
+            # be drowned in the layers that it shares with the value. The simulator is deterministic: a policy that
+            # settles plays the same rallies for ever, so that a bonus holds every state at an entropy of about 0.8,
+            # most of which costs nothing: several buttons do the same (docs/results.md).
             loss=LossConfig(**_PIXEL_LOSS, top_fraction=1.0, value_cost=0.06, entropy_cost=0.02, entropy_floor=0.8),
             learner=LearnerConfig(
                 batch_size=8,
