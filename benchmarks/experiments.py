@@ -25,11 +25,10 @@ _IMPALA = "--loss.algorithm impala --loss.returns vtrace --learner.passes 1"
 _TOP_HALF = "--loss.top-fraction 0.5 --loss.control-variate False"
 _SHARED = f"{_TOP_HALF} --agent.hidden 256 256 --agent.head-units 0 --agent.bounded-mean False"
 _SHORT = "halfcheetah --frames 2000000"
-_THREE_PASSES = "--learner.passes 3 --learner.target-period 12"
-_SMALL_STEPS = (
-    "--learner.passes 4 --learner.target-period 16 --learner.learning-rate 2.5e-4 --learner.final-learning-rate 2.5e-5"
+_LARGER_STEPS = (
+    "--learner.passes 3 --learner.target-period 12 --learner.learning-rate 5e-4 --learner.final-learning-rate 5e-5 "
+    "--loss.entropy-cost 0.003"
 )
-_FLAT_BONUS = "--loss.entropy-floor None --loss.entropy-cost"
 _LSTM = "--agent.core lstm --agent.lstm-units 64"
 _TRANSFORMER = (
     "--agent.core transformer --agent.transformer-layers 2 --agent.transformer-width 64 --agent.transformer-mlp 128 "
@@ -88,17 +87,16 @@ EXPERIMENTS: dict[str, Experiment] = {
     "pong": Experiment(
         groups={
             "vmpo": "pong",
-            "ray": "pong --cluster.address local --cluster.actors 2",
             # The presets before, from the last to the first.
-            "e-step-0.1": f"pong {_SMALL_STEPS} {_FLAT_BONUS} 0.004",
-            "larger-steps": f"pong {_THREE_PASSES} {_FLAT_BONUS} 0.003",
-            "top-half": f"pong {_THREE_PASSES} {_FLAT_BONUS} 0.01 --loss.top-fraction 0.5 --loss.value-cost 1",
-            "top-half-no-entropy": f"pong {_THREE_PASSES} {_FLAT_BONUS} 0 --loss.top-fraction 0.5 --loss.value-cost 1 "
-            "--learner.final-learning-rate 5e-4",
+            "larger-steps": f"pong {_LARGER_STEPS}",
+            "larger-steps-on-ray": f"pong {_LARGER_STEPS} --cluster.address local --cluster.actors 2",
+            "top-half": f"pong {_LARGER_STEPS} --loss.top-fraction 0.5 --loss.value-cost 1 --loss.entropy-cost 0.01",
+            "top-half-no-entropy": f"pong {_LARGER_STEPS} --loss.top-fraction 0.5 --loss.value-cost 1 "
+            "--loss.entropy-cost 0 --learner.final-learning-rate 5e-4",
             # As usual elsewhere: 0.5 in the units of the rewards are about 0.1 with a PopArt scale near 0.5.
-            "ppo": f"pong {_PPO} {_SMALL_STEPS} {_FLAT_BONUS} 0.01 --loss.value-cost 0.1 --loss.clip-ratio 0.1 "
+            "ppo": f"pong {_PPO} --loss.value-cost 0.1 --loss.entropy-cost 0.01 --loss.clip-ratio 0.1 "
             "--learner.max-gradient-norm 0.5 --learner.adam-epsilon 1e-5",
-            "impala": f"pong {_IMPALA} {_FLAT_BONUS} 0.01 --loss.value-cost 0.1",
+            "impala": f"pong {_IMPALA} --loss.value-cost 0.1 --loss.entropy-cost 0.01",
         },
         seeds=(306, 307),
         bar=18.0,

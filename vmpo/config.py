@@ -153,9 +153,6 @@ class LossConfig:
     entropy_cost: float | None = None
     """Weight of the mean entropy, which is added to what is maximised; None: 0.01 for IMPALA and PPO, none for V-MPO,
     as in the paper."""
-    entropy_floor: float | None = None
-    """Entropy of a single state, in nats, up to which it earns that bonus; None: any entropy does. A bonus with a floor
-    can be strong against policies that settle without holding back those that still explore."""
     clip_ratio: float = 0.2
     """PPO: how far the ratio to the acting policy may move before its gradient stops."""
     value_cost: float = 1.0

@@ -116,7 +116,7 @@ def vmpo(
         with torch.no_grad():
             multipliers.temperature.copy_(metrics["temperature"])
     if config.entropy_cost:
-        loss = loss - config.entropy_cost * masked_mean(_rewarded_entropies(samples, config), samples.valid)
+        loss = loss - config.entropy_cost * masked_mean(samples.entropies, samples.valid)
     return loss, metrics
 
 
@@ -144,7 +144,7 @@ def impala(
         log_probs=samples.log_probs,
         behaviour_log_probs=samples.behaviour_log_probs,
         advantages=samples.advantages,
-        entropies=_rewarded_entropies(samples, config),
+        entropies=samples.entropies,
         valid=samples.valid,
         entropy_cost=_entropy_cost(config),
     )
@@ -159,7 +159,7 @@ def ppo(
         log_probs=samples.log_probs,
         behaviour_log_probs=samples.behaviour_log_probs,
         advantages=samples.advantages,
-        entropies=_rewarded_entropies(samples, config),
+        entropies=samples.entropies,
         valid=samples.valid,
         clip_ratio=config.clip_ratio,
         entropy_cost=_entropy_cost(config),
@@ -169,11 +169,6 @@ def ppo(
 
 def _entropy_cost(config: LossConfig) -> float:
     return 0.01 if config.entropy_cost is None else config.entropy_cost
-
-
-def _rewarded_entropies(samples: Evaluation, config: LossConfig) -> Float[Tensor, "T B"]:
-    """Those that the entropy bonus counts: up to the floor, so that a state above it has no gradient from there."""
-    return samples.entropies if config.entropy_floor is None else samples.entropies.clamp(max=config.entropy_floor)
 
 
 def _distances(samples: Evaluation) -> dict[str, Tensor]:

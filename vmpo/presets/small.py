@@ -131,17 +131,16 @@ def _arcade(name: str, game: str, summary: str, frames: int) -> Preset:
             env=EnvConfig(suite="atari", id=game, clip_rewards=True, life_loss_discount=0.0),
             agent=AgentConfig(pixels="nature", pixel_features=512, head_units=0, policy_init_scale=0.01),
             # All samples, as for locomotion. Their weights differ little, and so small a gradient of the policy's would
-            # be drowned in the layers that it shares with the value. The simulator is deterministic: a policy that
-            # settles plays the same rallies for ever, so that a bonus holds every state at an entropy of about 0.8,
-            # most of which costs nothing: several buttons do the same (docs/results.md).
-            loss=LossConfig(**_PIXEL_LOSS, top_fraction=1.0, value_cost=0.06, entropy_cost=0.02, entropy_floor=0.8),
+            # be drowned in the layers that it shares with the value (docs/results.md).
+            loss=LossConfig(**_PIXEL_LOSS, top_fraction=1.0, value_cost=0.06, entropy_cost=0.004),
             learner=LearnerConfig(
                 batch_size=8,
                 unroll_length=32,
-                passes=2,
-                target_period=8,
-                learning_rate=5e-4,
-                final_learning_rate=5e-5,
+                # Many small steps: what is random in Adam's grows with the square of its step size (docs/results.md).
+                passes=4,
+                target_period=16,
+                learning_rate=2.5e-4,
+                final_learning_rate=2.5e-5,
                 multiplier_learning_rate=1e-2,
             ),
             actors=ActorConfig(num_envs=32),
@@ -157,6 +156,7 @@ _ARCADE_MULTI = replace(
     config=replace(
         _ARCADE.config,
         env=replace(_ARCADE.config.env, full_action_set=True),
+        learner=replace(_ARCADE.config.learner, passes=2, target_period=8),
     ),
 )
 
