@@ -33,7 +33,7 @@ _LSTM = "--agent.core lstm --agent.lstm-units 64"
 _TRANSFORMER = (
     "--agent.core transformer --agent.transformer-layers 2 --agent.transformer-width 64 --agent.transformer-mlp 128 "
     "--agent.transformer-heads 2 --agent.transformer-memory 104 --learner.unroll-length 104 --learner.passes 2 "
-    "--learner.target-period 8 --learner.learning-rate 5e-4 --learner.final-learning-rate 5e-5"
+    "--learner.target-period 8"
 )
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -111,7 +111,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         window=1000,
     ),
     "memory-100": Experiment(
-        groups={"transformer": f"cartpole --env memory:100 {_TRANSFORMER} --frames 1030000"},
+        groups={
+            "transformer": f"cartpole --env memory:100 {_TRANSFORMER} --frames 1030000 "
+            "--learner.learning-rate 5e-4 --learner.final-learning-rate 5e-5",
+            "larger-steps": f"cartpole --env memory:100 {_TRANSFORMER} --frames 1030000",
+        },
+        seeds=(303, 304, 305),
         bar=0.9,
         window=1000,
     ),
