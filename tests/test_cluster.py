@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from samples import small_config
 
 import vmpo
@@ -231,6 +232,25 @@ def test_training_survives_lost_actors_nodes_and_learners(fleet, simulated, tmp_
     progress = checkpoint.latest(watched.checkpoints).progress
     # 16 environments of 64 steps, in batches of 4, each taken 8 times.
     assert progress["learner_step"] == progress["agent_steps"] // (16 * 64) * 32
+
+
+def test_one_actor_on_ray_makes_the_very_run_that_one_process_makes(tmp_path):
+    """Its actor plays the same episodes by the same noise, and the learner takes the same steps to the last bit."""
+    pytest.importorskip("ray")
+    quick = ["--frames", "8192", "--run.threads", "1", "--run.evaluation-episodes", "0", "--run.tensorboard", "False"]
+    clusters = {"local": [], "ray": ["--cluster.address", "local", "--cluster.actors", "1"]}
+    saved, episodes = {}, {}
+    for name, cluster in clusters.items():
+        directory = tmp_path / name
+        assert main(["train", "cartpole", "--directory", str(directory), "--quiet", *quick, *cluster]) == 0
+        saved[name] = checkpoint.latest(directory / "checkpoints").tensors
+        lines = [json.loads(line) for line in (directory / "episodes.jsonl").read_text().splitlines()]
+        episodes[name] = [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+    assert len(episodes["local"]) > 100
+    assert episodes["ray"] == episodes["local"]
+    # The local actor's generator is saved as well; one on Ray keeps its own.
+    for name in saved["ray"]:
+        assert torch.equal(saved["ray"][name], saved["local"][name]), name
 
 
 @pytest.mark.learning

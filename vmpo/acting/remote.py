@@ -61,7 +61,8 @@ class RemoteActor:
     """The inside of an actor's process. Its environments start with the first request."""
 
     def __init__(self, config: Config, make_actor: Callable[[int, Report], Actor], make_spec: Callable[[], EnvSpec]):
-        """``make_actor`` is given a number that differs between starts: one that was restarted plays new episodes."""
+        """``make_actor`` is given a number: 0 in a run that begins, so that it plays what an actor of the learner's own
+        would play, and one that differs between starts where it goes on, so that it plays new episodes."""
         self._config, self._make_actor, self._make_spec = config, make_actor, make_spec
         self._actor: Actor | None = None
         self._held = ""
@@ -84,7 +85,8 @@ class RemoteActor:
 
     def _unroll(self, version: int, array: list[Any]) -> Unroll:
         if self._actor is None:
-            start = time.time_ns() % 2**31
+            again = version > 0 or ray.get_runtime_context().was_current_actor_reconstructed
+            start = time.time_ns() % 2**31 if again else 0
             actor = self._actor = self._make_actor(start, lambda text: self._faults.append(text))
             length = self._config.learner.unroll_length
             self._slot = allocate(actor.env.spec, actor.family, actor.network, length, actor.env.num_envs, pin=False)
