@@ -20,7 +20,7 @@ import os
 import shlex
 import subprocess
 import sys
-from itertools import groupby
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 
 import matplotlib
@@ -40,10 +40,12 @@ EVALUATION = ("figure", "group", "seed", "agent_steps", "seconds", "training_ret
 def run(figure: str, group: str, seed: int, threads: int, runs: Path) -> Path:
     """Train one, or go on with it."""
     directory = runs / f"{figure}-{group}-seed{seed}"
+    options = shlex.split(EXPERIMENTS[figure].groups[group])
     if directory.exists():
-        words = ["resume", str(directory)]
+        # Where it is computed is no part of a run's configuration.
+        where = [(name, value) for name, value in pairwise(options) if name.startswith("--cluster.")]
+        words = ["resume", str(directory), *chain(*where)]
     else:
-        options = shlex.split(EXPERIMENTS[figure].groups[group])
         words = [
             "train",
             *options,

@@ -249,6 +249,7 @@ def test_one_actor_on_ray_makes_the_very_run_that_one_process_makes(tmp_path):
     assert len(episodes["local"]) > 100
     assert episodes["ray"] == episodes["local"]
     # The local actor's generator is saved as well; one on Ray keeps its own.
+    assert saved["local"].keys() - saved["ray"].keys() == {"extra.actor_random_state.0"}
     for name in saved["ray"]:
         assert torch.equal(saved["ray"][name], saved["local"][name]), name
 

@@ -94,7 +94,7 @@ def _run(config: Config, cluster: ClusterConfig, order: Order, quiet: bool) -> R
     with connected(cluster.address, cluster.actors + cluster.learners):
         check_resources(config, cluster)
         with make_display(config.run.frames, title, quiet=quiet) as display, StopSignal() as stop:
-            team = Team(config, cluster)
+            team = Team(config, cluster, begins=order.config is not None)
             try:
                 return team.train(order, display, stop)
             finally:
@@ -147,7 +147,7 @@ def check_resources(config: Config, cluster: ClusterConfig) -> None:
 class Team:
     """The processes of one run: actors that stay, and learners that are replaced all together."""
 
-    def __init__(self, config: Config, cluster: ClusterConfig) -> None:
+    def __init__(self, config: Config, cluster: ClusterConfig, begins: bool) -> None:
         self.config, self.cluster = config, cluster
         share = actor_share(config, cluster)
         kind = ray.remote(RemoteActor).options(
@@ -157,7 +157,9 @@ class Team:
             runtime_env={"env_vars": {"CUDA_VISIBLE_DEVICES": ""}},
         )
         spec = partial(environment_spec, share)
-        self.actors = [kind.remote(share, partial(distant_actor, share, i), spec) for i in range(cluster.actors)]
+        self.actors = [
+            kind.remote(share, partial(distant_actor, share, i), spec, begins) for i in range(cluster.actors)
+        ]
         self.learners: list[Any] = []
         self.scratch = tempfile.TemporaryDirectory()
 

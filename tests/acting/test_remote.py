@@ -193,7 +193,7 @@ def test_an_actor_that_gives_up_tells_the_faults_that_it_had_not_told(monkeypatc
         report("the traceback")
         raise RunFailed("the environments failed in their first unroll")
 
-    answer = remote.RemoteActor(small_config(), make_actor, lambda: None).unroll(1, [None])
+    answer = remote.RemoteActor(small_config(), make_actor, lambda: None).unroll(0, [None])
     ready, heard = Ready(), []
     fleet = ready.fleet(monkeypatch, "TurnsFleet", [ready], report=heard.append)
     ready.answer = pickle.loads(pickle.dumps(answer))

@@ -95,6 +95,16 @@ def test_the_solved_temperature_stays_positive_and_finite_without_a_stationary_p
         assert oracles.temperature_loss(temperature=eta, epsilon=epsilon, **judged) == pytest.approx(best, abs=1e-3)
 
 
+def test_the_solved_temperature_meets_the_bound_beside_a_sample_that_is_far_below_all_others():
+    """A fall among thousands of ordinary steps: the temperature is that of the others, a millionth of the range."""
+    advantages = torch.randn(16, 16, generator=torch.Generator().manual_seed(80))
+    advantages[0, 0] = -3e6
+    everything = torch.ones_like(advantages, dtype=torch.bool)
+    eta = solve_temperature(centre(advantages, everything), 0.1).item()
+    kl = oracles.e_step_kl(advantages=oracles.as_array(advantages), selected=everything.numpy(), temperature=eta)
+    assert kl == pytest.approx(0.1, rel=1e-3)
+
+
 def test_the_solved_temperature_carries_no_gradient():
     x = random_inputs(79)
     advantages = x.advantages.clone().requires_grad_()

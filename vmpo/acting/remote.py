@@ -60,10 +60,16 @@ class GivenUp:
 class RemoteActor:
     """The inside of an actor's process. Its environments start with the first request."""
 
-    def __init__(self, config: Config, make_actor: Callable[[int, Report], Actor], make_spec: Callable[[], EnvSpec]):
-        """``make_actor`` is given a number: 0 in a run that begins, so that it plays what an actor of the learner's own
-        would play, and one that differs between starts where it goes on, so that it plays new episodes."""
-        self._config, self._make_actor, self._make_spec = config, make_actor, make_spec
+    def __init__(
+        self,
+        config: Config,
+        make_actor: Callable[[int, Report], Actor],
+        make_spec: Callable[[], EnvSpec],
+        begins: bool = False,
+    ) -> None:
+        """``make_actor`` is given a number: 0 where a run ``begins``, so that it plays what an actor in the learner's
+        own process would, and one that differs between starts where run or actor go on: it then plays new episodes."""
+        self._config, self._make_actor, self._make_spec, self._begins = config, make_actor, make_spec, begins
         self._actor: Actor | None = None
         self._held = ""
         """Name of the array that the actor's weights came from: learners that start again repeat their versions."""
@@ -85,8 +91,8 @@ class RemoteActor:
 
     def _unroll(self, version: int, array: list[Any]) -> Unroll:
         if self._actor is None:
-            again = version > 0 or ray.get_runtime_context().was_current_actor_reconstructed
-            start = time.time_ns() % 2**31 if again else 0
+            first = self._begins and not ray.get_runtime_context().was_current_actor_reconstructed
+            start = 0 if first else time.time_ns() % 2**31
             actor = self._actor = self._make_actor(start, lambda text: self._faults.append(text))
             length = self._config.learner.unroll_length
             self._slot = allocate(actor.env.spec, actor.family, actor.network, length, actor.env.num_envs, pin=False)

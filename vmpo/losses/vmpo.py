@@ -159,7 +159,7 @@ def centre(
     )
 
 
-STEP, RUNGS_ABOVE, RUNGS_BELOW = 0.5, 8, 24
+STEP, RUNGS_ABOVE, RUNGS_BELOW = 0.5, 8, 40
 """Of the ladder, in log eta: its step, and how many rungs are above, and how many from there on down, the highest
 temperature that may be needed without weights."""
 
@@ -170,7 +170,7 @@ def solve_temperature(samples: Centred, epsilon: float, iterations: int = 2) -> 
     L_eta is convex and its slope is eps - KL(psi_eta), so KL is to meet eps. A ladder of temperatures, evaluated at
     once, brackets it; Newton's method on log KL against log eta, which is close to a straight line (KL ~ Var(A) / 2
     eta^2), does the rest from where a line between the two rungs crosses eps. Where no eta reaches the bound (all
-    advantages equal) the lowest rung is returned, and psi is uniform.
+    advantages equal) the lowest that is looked at is returned, and psi is uniform.
     """
     coarse, coarse_rho = samples.advantages.flatten(), samples.log_rho.flatten()
     log_count = samples.count.double().log()
