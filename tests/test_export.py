@@ -53,9 +53,9 @@ def policy(core="none", observation=None, action=DISCRETE, **options):
     config = Config(env=EnvConfig(), agent=agent)
     torch.manual_seed(0)
     network = make_agent(spec, config)
-    normaliser = network.normaliser
-    normaliser.mean.copy_(torch.linspace(-1.0, 1.0, 5))
-    normaliser.var.copy_(torch.linspace(0.2, 3.0, 5))
+    for normaliser in network.normalisers:
+        normaliser.mean.copy_(torch.linspace(-1.0, 1.0, normaliser.mean.numel()).view_as(normaliser.mean))
+        normaliser.var.mul_(torch.linspace(0.2, 3.0, normaliser.var.numel()).view_as(normaliser.var))
     return Policy(spec, config, Weights(version=0, tensors=network.state_dict()))
 
 

@@ -71,7 +71,7 @@ class AgentConfig:
     layer_norm: bool = False
     """LayerNorm and tanh after the MLP's first layer, LayerNorm after the language LSTM; not in the paper."""
     normalise_observations: bool = False
-    """Whiten vector observations by running statistics; not in the paper."""
+    """Whiten vector observations, and centre and scale images, by running statistics; not in the paper."""
     text_embedding: int = 20
     """Width of a word's embedding."""
     text_units: int = 256

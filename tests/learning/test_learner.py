@@ -256,12 +256,13 @@ def test_importance_weights_act_when_the_data_lags():
 
 def test_observation_statistics_move_only_with_the_target():
     learner = new_learner(small_config(agent={"normalise_observations": True}))
+    (online,), (target,) = learner.online.normalisers, learner.target.normalisers
     for seed in range(2):
         learner.update(random_unrolls(learner, seed))
-        assert learner.online.normaliser.count == 0
+        assert online.count == 0
     learner.update(random_unrolls(learner, 2))
-    assert learner.online.normaliser.count > 0
-    torch.testing.assert_close(learner.online.normaliser.mean, learner.target.normaliser.mean)
+    assert online.count > 0
+    torch.testing.assert_close(online.mean, target.mean)
 
 
 def test_joining_the_halves_of_a_batch_gives_it_back():

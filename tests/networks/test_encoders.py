@@ -1,4 +1,4 @@
-"""Encoders: shapes, layouts, memory format, statistics against NumPy, and texts whatever their padding."""
+"""Encoders: shapes, layouts, memory format, whose statistics go where, and texts whatever their padding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 from vmpo.config import AgentConfig
 from vmpo.errors import UserError
-from vmpo.networks.encoders import MLP, Encoder, ObservationNormaliser, ResidualBlock, TextEncoder
+from vmpo.networks.encoders import MLP, Encoder, ResidualBlock, TextEncoder
 from vmpo.records import ArraySpec
 
 SMALL = AgentConfig(resnet_channels=(4, 8, 8), pixel_features=16, hidden=(12, 6), text_units=5)
@@ -155,48 +155,11 @@ def test_large_resnet_starts_with_features_of_order_one():
     assert 0.3 < scale < 3.0
 
 
-def see(normaliser: ObservationNormaliser, rows: torch.Tensor, valid: torch.Tensor) -> None:
-    normaliser.merge(normaliser.moments(rows, valid))
-
-
-def test_normaliser_equals_numpy_after_commit_and_is_unchanged_before():
-    rng = np.random.default_rng(0)
-    rows = rng.normal(5.0, 3.0, (60, 4)).astype(np.float32)
-    valid = rng.random(60) < 0.7
-    rows[~valid] = np.nan
-    normaliser = ObservationNormaliser(4)
-    x = torch.randn(3, 4)
-    for part in (slice(0, 7), slice(7, 8), slice(8, 60)):
-        see(normaliser, torch.from_numpy(rows[part]), torch.from_numpy(valid[part]))
-    see(normaliser, torch.full((2, 4), np.nan), torch.tensor([False, False]))
-    assert torch.equal(normaliser(x), x)
-    normaliser.commit()
-    kept = rows[valid].astype(np.float64)
-    np.testing.assert_allclose(normaliser.mean.numpy(), kept.mean(0), rtol=1e-12)
-    np.testing.assert_allclose(normaliser.var.numpy(), kept.var(0), rtol=1e-12)
-    assert normaliser.count == valid.sum()
-    expected = (x.numpy() - kept.mean(0)) / np.sqrt(kept.var(0) + 1e-8)
-    np.testing.assert_allclose(normaliser(x).numpy(), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_normaliser_clips_and_an_empty_one_stays_the_identity_after_commit():
-    normaliser = ObservationNormaliser(1)
-    normaliser.commit()
-    assert normaliser(torch.tensor([[-50.0], [0.3], [50.0]])).flatten().tolist() == pytest.approx([-10.0, 0.3, 10.0])
-
-
-def test_normaliser_continues_from_its_state_dict():
-    one, other = ObservationNormaliser(2), ObservationNormaliser(2)
-    everything = torch.ones(5, dtype=torch.bool)
-    see(one, torch.randn(5, 2), everything)
-    other.load_state_dict(one.state_dict())
-    more = torch.randn(5, 2)
-    for normaliser in (one, other):
-        see(normaliser, more, everything)
+def see(encoder: Encoder, observation: dict[str, torch.Tensor], valid: torch.Tensor) -> None:
+    moments = encoder.moments(observation, valid)
+    for normaliser, seen in zip(encoder.normalisers, moments, strict=True):
+        normaliser.merge(seen)
         normaliser.commit()
-    assert torch.equal(one.mean, other.mean)
-    assert torch.equal(one.var, other.var)
-    assert one.count == other.count == 10
 
 
 def test_encoder_normalises_all_vectors_together():
@@ -205,9 +168,25 @@ def test_encoder_normalises_all_vectors_together():
     observation = {"a": torch.tensor([[1.0], [3.0]]), "b": torch.tensor([[0.0, 5.0], [2.0, 9.0]])}
     assert encoder.vector(observation).tolist() == [[1, 0, 5], [3, 2, 9]]
     assert encoder.normaliser is not None
-    see(encoder.normaliser, encoder.vector(observation), torch.ones(2, dtype=torch.bool))
-    encoder.normaliser.commit()
+    see(encoder, observation, torch.ones(2, dtype=torch.bool))
     torch.testing.assert_close(encoder(observation), torch.tensor([[-1.0, -1, -1], [1, 1, 1]]))
+
+
+@pytest.mark.parametrize("layout", ["CHW", "HWC"])
+def test_each_image_is_normalised_by_its_own_statistics_and_texts_by_none(layout):
+    shape = (2, 36, 40) if layout == "CHW" else (36, 40, 2)
+    specs = {"front": pixels(*shape, layout=layout), "say": text(3), "back": pixels(*shape, layout=layout)}
+    config = dataclasses.replace(SMALL, pixels="nature", normalise_observations=True)
+    encoder, plain = Encoder(specs, config), Encoder(specs, dataclasses.replace(config, normalise_observations=False))
+    plain.load_state_dict({name: x for name, x in encoder.state_dict().items() if "normaliser" not in name})
+    seen = {"front": images(40, *shape), "say": torch.zeros(40, 3, dtype=torch.int64), "back": images(40, *shape) // 2}
+    torch.testing.assert_close(encoder(seen), plain(seen), rtol=1e-3, atol=1e-4)
+    see(encoder, seen, torch.ones(40, dtype=torch.bool))
+    front, back = encoder.normalisers
+    sample = seen["back"][::17].double()
+    torch.testing.assert_close(back.mean, (sample if layout == "CHW" else sample.movedim(-1, 1)).mean(0))
+    assert front.mean.mean() > 1.5 * back.mean.mean()
+    assert not torch.allclose(encoder(seen), plain(seen), atol=0.1)
 
 
 def test_texts_do_not_depend_on_padding_and_empty_ones_are_zero():

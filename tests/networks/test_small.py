@@ -27,10 +27,10 @@ def build(observation: dict[str, ArraySpec] = VECTOR, seed: int = 0, **changes: 
     with torch.no_grad():
         for parameter in agent.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-    if agent.normaliser is not None:
-        width = agent.normaliser.mean.shape[0]
-        agent.normaliser.merge(agent.normaliser.moments(3.0 + torch.randn(50, width), torch.ones(50, dtype=torch.bool)))
-        agent.normaliser.commit()
+    for normaliser in agent.normalisers:
+        seen = 3.0 + torch.randn(50, *normaliser.mean.shape)
+        normaliser.merge(normaliser.moments(seen, torch.ones(50, dtype=torch.bool)))
+        normaliser.commit()
     return agent.requires_grad_(False)
 
 

@@ -103,8 +103,9 @@ class Learner:
             self.optimiser.step()
             self.multipliers.project_()
             self._move_statistics(statistics)
-            for moments in observed:
-                self.online.normaliser.merge(moments)  # type: ignore[union-attr]
+            for normaliser, of_processes in zip(self.online.normalisers, observed, strict=True):
+                for moments in of_processes:
+                    normaliser.merge(moments)
             self.skipped_in_a_row = 0
         else:
             self._skip(given, metrics, temperature)
@@ -307,16 +308,15 @@ class Learner:
         popart.rescale_(self.online.value_readout, self.statistics, new)
         self.statistics = new
 
-    def _observation_moments(self, batch: Trajectory) -> list[Tensor]:
-        """What the batches of all processes add to the observation statistics, if those are wanted."""
+    def _observation_moments(self, batch: Trajectory) -> list[list[Tensor]]:
+        """For each normaliser what the batches of all processes add to its statistics."""
         seen = tree_map(lambda x: x[:-1], batch.observations)
-        moments = self.online.observation_moments(seen, batch.valids[1:])
-        return [] if moments is None else self.replicas.gather(moments)
+        return [self.replicas.gather(x) for x in self.online.observation_moments(seen, batch.valids[1:])]
 
     def _replace_target(self) -> None:
         """theta_target <- theta. Observation statistics move here too: within a period both networks share them."""
-        if self.online.normaliser is not None:
-            self.online.normaliser.commit()
+        for normaliser in self.online.normalisers:
+            normaliser.commit()
         self.target.load_state_dict(self.online.state_dict())
         self.version += 1
 

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from vmpo.config import AgentConfig, Config
 from vmpo.distributions import PolicyFamily
 from vmpo.networks.cores import make_core
-from vmpo.networks.encoders import MLP, Encoder, ObservationNormaliser, make_encoder, orthogonal
+from vmpo.networks.encoders import MLP, Encoder, make_encoder, orthogonal
+from vmpo.networks.normalisers import RunningStatistics
 from vmpo.networks.pixel_control import PixelControlHead
 from vmpo.records import ActionSpec, AgentState, DiscreteActions, EnvSpec, Observation, Trajectory
 
@@ -82,16 +83,15 @@ class Agent(nn.Module):
         self.pixel_control_head = PixelControlHead(self.core.width, spec) if pixel_control else None
 
     @property
-    def normaliser(self) -> ObservationNormaliser | None:
-        """Statistics of the vector observations, where the configuration asks for them."""
-        return self.encoder.normaliser if isinstance(self.encoder, Encoder) else None
+    def normalisers(self) -> list[RunningStatistics]:
+        """Statistics of the observations, where the configuration asks for them."""
+        return self.encoder.normalisers if isinstance(self.encoder, Encoder) else []
 
-    def observation_moments(self, observation: Observation, valid: Bool[Tensor, "T B"]) -> Tensor | None:
-        """What ``[T, B, ...]`` observations add to the statistics of the normaliser, where there is one."""
-        if not isinstance(self.encoder, Encoder) or self.encoder.normaliser is None:
-            return None
-        flat = {name: value.flatten(0, 1) for name, value in observation.items()}
-        return self.encoder.normaliser.moments(self.encoder.vector(flat), valid.flatten())
+    def observation_moments(self, observation: Observation, valid: Bool[Tensor, "T B"]) -> list[Tensor]:
+        """What ``[T, B, ...]`` observations add to the statistics of each normaliser."""
+        if not isinstance(self.encoder, Encoder):
+            return []
+        return self.encoder.moments({name: x.flatten(0, 1) for name, x in observation.items()}, valid.flatten())
 
     def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> AgentState:
         """Zeros, on the agent's own device unless told otherwise."""

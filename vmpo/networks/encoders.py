@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from vmpo.config import AgentConfig
 from vmpo.errors import UserError, unknown
+from vmpo.networks.normalisers import ImageNormaliser, RunningStatistics, VectorNormaliser
 from vmpo.records import ArraySpec, Observation
 from vmpo.user_code import find, own_code
 
@@ -159,70 +160,21 @@ class PixelEncoder(nn.Module):
                 f"pixels of {height}x{width} are too small for agent.pixels={config.pixels!r}; "
                 "use agent.pixels='resnet' or larger images"
             ) from error
+        self.normaliser = ImageNormaliser(channels, height, width) if config.normalise_observations else None
         self.convolutions = convolutions.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.readout = orthogonal(nn.Linear(flat, config.pixel_features))
         self.width = config.pixel_features
 
+    def channels_first(self, pixels: Shaped[Tensor, "*batch a b c"]) -> Shaped[Tensor, "*batch C H W"]:
+        return pixels_as_channels_first(pixels, self.spec)
+
     def forward(self, pixels: Shaped[Tensor, "N a b c"]) -> Float[Tensor, "N width"]:
         # To floats first: reordering bytes is slower than reordering floats.
-        images = pixels_as_channels_first(pixels, self.spec).to(torch.float32).mul_(1.0 / 255.0)
+        images = self.channels_first(pixels).to(torch.float32)
+        images = images.mul_(1.0 / 255.0) if self.normaliser is None else self.normaliser(images)
         maps = self.convolutions(images.contiguous(memory_format=torch.channels_last))
         # Flattened in the order in which channels_last stores them, which is a view.
         return F.relu(self.readout(maps.permute(0, 2, 3, 1).flatten(1)))
-
-
-class ObservationNormaliser(nn.Module):
-    """Whitens vectors by statistics that change only on ``commit``.
-
-    Not in the paper. The online and the target network must see the same inputs within a target period, or the KL
-    between them would measure the statistics: the learner accumulates every batch and commits with the target update.
-    """
-
-    mean: Tensor
-    var: Tensor
-    count: Tensor
-    pending_mean: Tensor
-    pending_squares: Tensor
-    pending_count: Tensor
-
-    def __init__(self, width: int):
-        super().__init__()
-        for name, initial in (("mean", 0.0), ("var", 1.0), ("pending_mean", 0.0), ("pending_squares", 0.0)):
-            self.register_buffer(name, torch.full((width,), initial, dtype=torch.float64))
-        for name in ("count", "pending_count"):
-            self.register_buffer(name, torch.zeros((), dtype=torch.float64))
-
-    @torch.no_grad()
-    def moments(self, x: Float[Tensor, "N D"], valid: Bool[Tensor, " N"]) -> Float[Tensor, "3 D"]:
-        """Count, mean and sum of squared deviations of the valid rows."""
-        x = torch.where(valid[:, None], x.double(), 0.0)
-        count = valid.sum().double()
-        mean = x.sum(0) / count.clamp(min=1.0)
-        squares = torch.where(valid[:, None], x - mean, 0.0).square().sum(0)
-        return torch.stack([count.expand_as(mean), mean, squares])
-
-    @torch.no_grad()
-    def merge(self, moments: Float[Tensor, "3 D"]) -> None:
-        """Add what a batch, of this process or another, has seen to the pending statistics (Chan et al. 1983)."""
-        (count, *_), mean, squares = moments
-        total = self.pending_count + count
-        delta = mean - self.pending_mean
-        share = count / total.clamp(min=1.0)
-        self.pending_mean.add_(delta * share)
-        self.pending_squares.add_(squares + delta.square() * self.pending_count * share)
-        self.pending_count.copy_(total)
-
-    @torch.no_grad()
-    def commit(self) -> None:
-        """Make the pending statistics the effective ones."""
-        variance = self.pending_squares / self.pending_count.clamp(min=1.0)
-        self.mean.copy_(self.pending_mean)
-        self.var.copy_(torch.where(self.pending_count > 0, variance, 1.0))
-        self.count.copy_(self.pending_count)
-
-    def forward(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
-        scale = torch.rsqrt(self.var + 1e-8)
-        return ((x - self.mean.to(x.dtype)) * scale.to(x.dtype)).clamp(-10.0, 10.0)
 
 
 class TextEncoder(nn.Module):
@@ -259,14 +211,32 @@ class Encoder(nn.Module):
         self.pixel_names, self.vector_names, self.text_names = names["pixels"], names["vector"], names["text"]
         self.pixels = nn.ModuleList([PixelEncoder(observation[name], config) for name in self.pixel_names])
         self.texts = nn.ModuleList([TextEncoder(observation[name], config) for name in self.text_names])
-        self.normaliser: ObservationNormaliser | None = None
+        self.normaliser: VectorNormaliser | None = None
         self.mlp: MLP | None = None
         if self.vector_names:
             width = sum(observation[name].shape[0] for name in self.vector_names)
-            self.normaliser = ObservationNormaliser(width) if config.normalise_observations else None
+            self.normaliser = VectorNormaliser(width) if config.normalise_observations else None
             self.mlp = MLP(width, config.hidden, config.activation, config.layer_norm)
         self.width = config.pixel_features * len(self.pixels) + config.text_units * len(self.texts)
         self.width += self.mlp.width if self.mlp is not None else 0
+
+    @property
+    def normalisers(self) -> list[RunningStatistics]:
+        """Of the images and of all vectors together, where the configuration asks for them."""
+        each = (*(pixels.normaliser for pixels in self.pixels), self.normaliser)
+        return [normaliser for normaliser in each if normaliser is not None]  # type: ignore[misc]
+
+    def moments(self, observation: Observation, valid: Bool[Tensor, " N"]) -> list[Tensor]:
+        """What ``[N, ...]`` observations add to the statistics of each normaliser."""
+        if not self.normalisers:
+            return []
+        seen = [
+            pixels.channels_first(observation[name])  # type: ignore[operator]
+            for name, pixels in zip(self.pixel_names, self.pixels, strict=True)
+        ]
+        if self.vector_names:
+            seen.append(self.vector(observation))
+        return [normaliser.moments(x, valid) for normaliser, x in zip(self.normalisers, seen, strict=True)]
 
     def vector(self, observation: Observation) -> Float[Tensor, "*batch D"]:
         """All vector observations side by side, as the normaliser counts them."""

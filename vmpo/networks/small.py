@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from vmpo.networks.agent import Agent, AgentInput
 from vmpo.networks.cores import FeedForward
-from vmpo.networks.encoders import Encoder, ObservationNormaliser
+from vmpo.networks.encoders import Encoder
+from vmpo.networks.normalisers import VectorNormaliser
 from vmpo.records import AgentState
 
 LARGEST = 64**3
@@ -70,7 +71,7 @@ def _layer(module: nn.Module, num_envs: int) -> Layer | None:
     return lambda x: x @ weight + bias
 
 
-def _normalise(normaliser: ObservationNormaliser) -> Layer:
+def _normalise(normaliser: VectorNormaliser) -> Layer:
     mean, var = normaliser.mean.numpy(), normaliser.var.numpy()
 
     def normalise(x: np.ndarray) -> np.ndarray:

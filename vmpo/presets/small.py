@@ -129,16 +129,22 @@ def _arcade(name: str, game: str, summary: str, frames: int) -> Preset:
         config=Config(
             preset=name,
             env=EnvConfig(suite="atari", id=game, clip_rewards=True, life_loss_discount=0.0),
-            agent=AgentConfig(pixels="nature", pixel_features=512, head_units=0, policy_init_scale=0.01),
+            agent=AgentConfig(
+                pixels="nature",
+                pixel_features=512,
+                head_units=0,
+                policy_init_scale=0.01,
+                # Of a screen that is mostly background the network would see little else (docs/results.md).
+                normalise_observations=True,
+            ),
             # All samples, as for locomotion. Their weights differ little, and so small a gradient of the policy's would
             # be drowned in the layers that it shares with the value (docs/results.md).
-            loss=LossConfig(**_PIXEL_LOSS, top_fraction=1.0, value_cost=0.06, entropy_cost=0.004),
+            loss=LossConfig(**_PIXEL_LOSS, top_fraction=1.0, value_cost=0.12, entropy_cost=0.01),
             learner=LearnerConfig(
                 batch_size=8,
                 unroll_length=32,
-                # Many small steps: what is random in Adam's grows with the square of its step size (docs/results.md).
-                passes=4,
-                target_period=16,
+                passes=2,
+                target_period=8,
                 learning_rate=2.5e-4,
                 final_learning_rate=2.5e-5,
                 multiplier_learning_rate=1e-2,
@@ -153,11 +159,7 @@ _FOUR_GAMES = "boxing,breakout,pong,space_invaders"
 _ARCADE = _arcade("atari-multi", _FOUR_GAMES, "four Atari games at once, one agent", 8_000_000)
 _ARCADE_MULTI = replace(
     _ARCADE,
-    config=replace(
-        _ARCADE.config,
-        env=replace(_ARCADE.config.env, full_action_set=True),
-        learner=replace(_ARCADE.config.learner, passes=2, target_period=8),
-    ),
+    config=replace(_ARCADE.config, env=replace(_ARCADE.config.env, full_action_set=True)),
 )
 
 _LAB_LEVELS = "choose_colour,choose_shape,remember_sign,collect_balls,explore_rooms"
