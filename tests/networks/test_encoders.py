@@ -11,6 +11,7 @@ from torch import nn
 
 from vmpo.config import AgentConfig
 from vmpo.errors import UserError
+from vmpo.networks.activations import Tanh
 from vmpo.networks.encoders import MLP, Encoder, ResidualBlock, TextEncoder
 from vmpo.records import ArraySpec
 
@@ -137,7 +138,7 @@ def test_mlp_activates_every_layer_and_is_the_identity_without_layers():
 
 def test_layer_norm_follows_the_first_layer_and_bounds_the_scale_of_inputs():
     mlp = MLP(7, (9, 4), layer_norm=True)
-    assert [type(m) for m in mlp.layers] == [nn.Linear, nn.LayerNorm, nn.Tanh, nn.Linear, nn.ReLU]
+    assert [type(m) for m in mlp.layers] == [nn.Linear, nn.LayerNorm, Tanh, nn.Linear, nn.ReLU]
     x = torch.randn(5, 7)
     torch.testing.assert_close(mlp(x), mlp(1000.0 * x), atol=1e-3, rtol=1e-3)
 

@@ -18,13 +18,12 @@ from torch.nn import functional as F
 
 from vmpo.config import AgentConfig
 from vmpo.errors import UserError, unknown
+from vmpo.networks.activations import ACTIVATIONS, Tanh
 from vmpo.networks.normalisers import ImageNormaliser, RunningStatistics, VectorNormaliser
 from vmpo.records import ArraySpec, Observation
 from vmpo.user_code import find, own_code
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d, nn.ConvTranspose2d)
-
-ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "elu": nn.ELU, "tanh": nn.Tanh}
 
 
 def orthogonal(layer: Layer, gain: float = math.sqrt(2.0)) -> Layer:
@@ -79,7 +78,7 @@ class MLP(nn.Module):
         for index, (inputs, outputs) in enumerate(pairwise(widths)):
             layers.append(orthogonal(nn.Linear(inputs, outputs)))
             bounded = layer_norm and index == 0
-            layers.extend([nn.LayerNorm(outputs), nn.Tanh()] if bounded else [ACTIVATIONS[activation]()])
+            layers.extend([nn.LayerNorm(outputs), Tanh()] if bounded else [ACTIVATIONS[activation]()])
         self.layers = nn.Sequential(*layers)
         self.width = widths[-1]
 

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vmpo.networks.activations import Tanh
 from vmpo.networks.agent import Agent, AgentInput
 from vmpo.networks.cores import FeedForward
 from vmpo.networks.encoders import Encoder
@@ -25,7 +26,7 @@ LARGEST = 64**3
 
 Layer = Callable[[np.ndarray], np.ndarray]
 
-ACTIVATIONS: dict[type[nn.Module], Layer] = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0.0)}
+ACTIVATIONS: dict[type[nn.Module], Layer] = {Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0.0)}
 
 
 class SmallPolicy:
