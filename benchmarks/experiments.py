@@ -91,7 +91,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         groups={
             "vmpo": "pong",
             "vmpo-on-ray": "pong --cluster.address local --cluster.actors 2",
-            # As usual elsewhere: four passes; 0.5 in the units of the rewards are about 0.1 with a PopArt scale near 0.5.
+            # As elsewhere: four passes; 0.5 in the units of the rewards is about 0.1 with a PopArt scale near 0.5.
             "ppo": f"pong {_PPO} --learner.passes 4 --learner.target-period 16 --loss.value-cost 0.1 "
             "--loss.clip-ratio 0.1 --learner.max-gradient-norm 0.5 --learner.adam-epsilon 1e-5",
             "impala": f"pong {_IMPALA} --loss.value-cost 0.1",
