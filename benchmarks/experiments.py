@@ -33,6 +33,10 @@ _LARGER_STEPS = (
     "--learner.final-learning-rate 5e-5"
 )
 _LSTM = "--agent.core lstm --agent.lstm-units 64"
+_HIDDEN = (
+    f"cartpole --env.hidden 1 3 {_LSTM} --frames 200000 --loss.discount 0.999 --loss.control-variate True "
+    "--learner.learning-rate 1e-3 --learner.final-learning-rate 1e-4"
+)
 _TRANSFORMER = (
     "--agent.core transformer --agent.transformer-layers 2 --agent.transformer-width 64 --agent.transformer-mlp 128 "
     "--agent.transformer-heads 2 --agent.transformer-memory 104 --learner.unroll-length 104 --learner.passes 2 "
@@ -132,9 +136,11 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "cartpole-hidden": Experiment(
         groups={
-            "lstm": f"cartpole --env.hidden 1 3 {_LSTM} --frames 200000 --loss.discount 0.999 --loss.gae-lambda 0.98 "
-            "--loss.control-variate True --learner.learning-rate 1e-3 --learner.final-learning-rate 1e-4"
+            "lstm": f"{_HIDDEN} --loss.epsilon-policy 0.02",
+            # The settings before.
+            "small-policy-steps": f"{_HIDDEN} --loss.gae-lambda 0.98",
         },
+        seeds=(300, 301, 302, 303, 304, 305),
         bar=475.0,
     ),
 }
