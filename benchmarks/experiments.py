@@ -25,7 +25,7 @@ _IMPALA = "--loss.algorithm impala --loss.returns vtrace --learner.passes 1"
 _TOP_HALF = "--loss.top-fraction 0.5 --loss.control-variate False"
 _SHARED = f"{_TOP_HALF} --agent.hidden 256 256 --agent.head-units 0 --agent.bounded-mean False"
 _SHORT = "halfcheetah --frames 2000000"
-# The arcade presets before this one, from the last to the first: images divided by 255.
+# Images divided by 255, as in the arcade presets before this one, from the last to the first.
 _DARK = "--agent.normalise-observations False"
 _FOUR_PASSES = f"{_DARK} --learner.passes 4 --learner.target-period 16 --loss.value-cost 0.06 --loss.entropy-cost 0.004"
 _LARGER_STEPS = (
@@ -94,6 +94,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "pong": Experiment(
         groups={
             "vmpo": "pong",
+            "not-centred": f"pong {_DARK}",
             "vmpo-on-ray": "pong --cluster.address local --cluster.actors 2",
             # As elsewhere: four passes; 0.5 in the units of the rewards is about 0.1 with a PopArt scale near 0.5.
             "ppo": f"pong {_PPO} --learner.passes 4 --learner.target-period 16 --loss.value-cost 0.1 "
