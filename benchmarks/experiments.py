@@ -53,6 +53,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         seeds=(300, 301, 302, 303, 304),
         bar=500.0,
     ),
+    "acrobot": Experiment(groups={"vmpo": "acrobot"}),
     "pendulum": Experiment(
         groups={"vmpo": "pendulum", "top-half": f"pendulum {_TOP_HALF} --learner.final-learning-rate 2e-3"},
         seeds=(300, 301, 302, 303, 304),
@@ -87,6 +88,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         },
     ),
     "ant": Experiment(groups={"vmpo": "ant", "top-half": f"ant {_TOP_HALF}"}, bar=5000.0),
+    "walker2d": Experiment(groups={"vmpo": "walker2d"}),
     "humanoid": Experiment(groups={"vmpo": "humanoid"}, bar=5000.0),
     "cheetah-run": Experiment(groups={"vmpo": "cheetah-run", "shared-torso": f"cheetah-run {_SHARED}"}, bar=450.0),
     "walker-walk": Experiment(groups={"vmpo": "walker-walk", "shared-torso": f"walker-walk {_SHARED}"}, bar=600.0),

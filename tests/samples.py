@@ -21,6 +21,7 @@ from vmpo.networks.agent import AgentInput, make_agent, policy_family
 from vmpo.records import ArraySpec, ContinuousActions, DiscreteActions, EnvSpec, Timestep, Trajectory
 
 VECTOR = {"vector": ArraySpec(shape=(5,), dtype=np.dtype(np.float32), kind="vector")}
+IMAGE = {"image": ArraySpec(shape=(2, 42, 42), dtype=np.dtype(np.uint8), kind="pixels")}
 DISCRETE = DiscreteActions(sizes=(3,))
 CONTINUOUS = ContinuousActions(low=-np.ones(2, np.float32), high=np.ones(2, np.float32))
 

@@ -54,7 +54,8 @@ def policy(core="none", observation=None, action=DISCRETE, **options):
     torch.manual_seed(0)
     network = make_agent(spec, config)
     for normaliser in network.normalisers:
-        normaliser.mean.copy_(torch.linspace(-1.0, 1.0, normaliser.mean.numel()).view_as(normaliser.mean))
+        units = torch.linspace(-1.0, 1.0, normaliser.mean.numel()).view_as(normaliser.mean)
+        normaliser.mean.copy_(units * normaliser.initial_variance**0.5)
         normaliser.var.mul_(torch.linspace(0.2, 3.0, normaliser.var.numel()).view_as(normaliser.var))
     return Policy(spec, config, Weights(version=0, tensors=network.state_dict()))
 

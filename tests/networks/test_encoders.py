@@ -157,7 +157,8 @@ def test_large_resnet_starts_with_features_of_order_one():
 
 
 def see(encoder: Encoder, observation: dict[str, torch.Tensor], valid: torch.Tensor) -> None:
-    moments = encoder.moments(observation, valid)
+    """As unrolls of one environment."""
+    moments = encoder.moments({name: x[:, None] for name, x in observation.items()}, valid[:, None])
     for normaliser, seen in zip(encoder.normalisers, moments, strict=True):
         normaliser.merge(seen)
         normaliser.commit()

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 
 class Tanh(nn.Tanh):
-    """On the CPU by NumPy, whose tanh takes a tenth of the time of torch's and is as exact (docs/performance.md)."""
+    """On the CPU by NumPy, whose tanh on one thread takes a tenth of torch's time, within 1.4 units in the last place
+    (docs/performance.md)."""
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         if x.device.type != "cpu" or x.dtype != torch.float32 or torch.compiler.is_compiling():
@@ -33,7 +34,8 @@ class _NumpyTanh(torch.autograd.Function):
 
 
 def _tanh(x: Tensor) -> Tensor:
-    return torch.from_numpy(np.tanh(x.detach().numpy()))
+    values = x.detach().numpy()
+    return torch.from_numpy(np.tanh(values, out=np.empty_like(values)))
 
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "elu": nn.ELU, "tanh": Tanh}

@@ -89,9 +89,7 @@ class Agent(nn.Module):
 
     def observation_moments(self, observation: Observation, valid: Bool[Tensor, "T B"]) -> list[Tensor]:
         """What ``[T, B, ...]`` observations add to the statistics of each normaliser."""
-        if not isinstance(self.encoder, Encoder):
-            return []
-        return self.encoder.moments({name: x.flatten(0, 1) for name, x in observation.items()}, valid.flatten())
+        return self.encoder.moments(observation, valid) if isinstance(self.encoder, Encoder) else []
 
     def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> AgentState:
         """Zeros, on the agent's own device unless told otherwise."""

@@ -225,8 +225,8 @@ class Encoder(nn.Module):
         each = (*(pixels.normaliser for pixels in self.pixels), self.normaliser)
         return [normaliser for normaliser in each if normaliser is not None]  # type: ignore[misc]
 
-    def moments(self, observation: Observation, valid: Bool[Tensor, " N"]) -> list[Tensor]:
-        """What ``[N, ...]`` observations add to the statistics of each normaliser."""
+    def moments(self, observation: Observation, valid: Bool[Tensor, "T B"]) -> list[Tensor]:
+        """What ``[T, B, ...]`` observations add to the statistics of each normaliser."""
         if not self.normalisers:
             return []
         seen = [

@@ -15,6 +15,9 @@ from torch import Tensor, nn
 class RunningStatistics(nn.Module):
     """Mean and variance of each entry over everything that was merged and committed."""
 
+    PRIOR_COUNT = 0.0
+    """How many observations the initial variance counts for."""
+
     mean: Tensor
     var: Tensor
     count: Tensor
@@ -32,10 +35,10 @@ class RunningStatistics(nn.Module):
             self.register_buffer(name, torch.zeros((), dtype=torch.float64))
 
     @torch.no_grad()
-    def moments(self, x: Shaped[Tensor, "N ..."], valid: Bool[Tensor, " N"]) -> Float[Tensor, "3 ..."]:
+    def moments(self, x: Shaped[Tensor, "T B ..."], valid: Bool[Tensor, "T B"]) -> Float[Tensor, "3 ..."]:
         """Count, mean and sum of squared deviations of the valid rows."""
-        valid = valid.view(-1, *(1 for _ in x.shape[1:]))
-        x = torch.where(valid, x.double(), 0.0)
+        valid = valid.reshape(-1, *(1 for _ in x.shape[2:]))
+        x = torch.where(valid, x.flatten(0, 1).double(), 0.0)
         count = valid.sum().double()
         mean = x.sum(0) / count.clamp(min=1.0)
         squares = torch.where(valid, x - mean, 0.0).square().sum(0)
@@ -56,7 +59,8 @@ class RunningStatistics(nn.Module):
     @torch.no_grad()
     def commit(self) -> None:
         """Make the pending statistics the effective ones."""
-        variance = self.pending_squares / self.pending_count.clamp(min=1.0)
+        squares = self.pending_squares + self.PRIOR_COUNT * self.initial_variance
+        variance = squares / (self.pending_count + self.PRIOR_COUNT).clamp(min=1.0)
         self.mean.copy_(self.pending_mean)
         self.var.copy_(torch.where(self.pending_count > 0, variance, self.initial_variance))
         self.count.copy_(self.pending_count)
@@ -74,21 +78,26 @@ class ImageNormaliser(RunningStatistics):
     """Takes the mean picture away and scales what is left to unit variance over the whole image.
 
     A screen is mostly background. Divided by 255 it gives every unit of the first layer the same large offset in every
-    state, beside which a ball of two pixels is next to nothing; Pong leaves -20 three to five times earlier without it
-    (docs/results.md). One scale for all pixels keeps those that hardly ever change from growing out of all proportion.
+    state, beside which a ball of two pixels is next to nothing (docs/results.md#pong). One scale for all pixels keeps
+    those that hardly ever change from growing out of all proportion. One mean picture serves all tasks.
     """
 
     SAMPLE = 17
-    """Every so many images are counted: neighbours in time and environment tell little more, and doubles take time."""
+    """Every so many timesteps are counted: neighbours in time tell little more, and doubles take time."""
+    PRIOR_COUNT = 1.0
+    """A game that begins with a still picture would otherwise have its first movements blown up."""
 
     def __init__(self, channels: int, height: int, width: int):
         super().__init__(channels, height, width, initial_variance=255.0**2)
 
-    def moments(self, x: Shaped[Tensor, "N C H W"], valid: Bool[Tensor, " N"]) -> Float[Tensor, "3 C H W"]:
+    def moments(self, x: Shaped[Tensor, "T B C H W"], valid: Bool[Tensor, "T B"]) -> Float[Tensor, "3 C H W"]:
         return super().moments(x[:: self.SAMPLE], valid[:: self.SAMPLE])
 
     def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C H W"]:
         """In place."""
         # A grey level's variance beside it, for a picture that never changes.
         scale = torch.rsqrt(self.var.mean() + 1.0).to(images.dtype)
-        return images.sub_(self.mean.to(images.dtype)).mul_(scale)
+        # Several times faster if both have their channels at the same place in memory.
+        last = images.is_contiguous(memory_format=torch.channels_last)
+        layout = torch.channels_last if last else torch.contiguous_format
+        return images.sub_(self.mean[None].to(images.dtype, memory_format=layout)).mul_(scale)
