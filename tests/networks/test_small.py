@@ -28,8 +28,8 @@ def build(observation: dict[str, ArraySpec] = VECTOR, seed: int = 0, **changes: 
         for parameter in agent.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     for normaliser in agent.normalisers:
-        seen = 3.0 + torch.randn(50, *normaliser.mean.shape)
-        normaliser.merge(normaliser.moments(seen, torch.ones(50, dtype=torch.bool)))
+        seen = 3.0 + torch.randn(10, 5, *normaliser.mean.shape)
+        normaliser.merge(normaliser.moments(seen, torch.ones(10, 5, dtype=torch.bool)))
         normaliser.commit()
     return agent.requires_grad_(False)
 
