@@ -202,6 +202,7 @@ def _evaluate(arguments: list[str]) -> int:
         held_out=options.held_out,
         best=options.best,
         trust=options.trust,
+        tell=lambda text: print(text, file=sys.stderr, flush=True),
     )
     steps = f"learner step {result.learner_step:,}, {result.agent_steps:,} agent steps"
     untrained = "" if result.learner_step else "; it is untrained: no later one was saved"

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -22,7 +23,13 @@ from vmpo.run_directory import RunDirectory, put
 
 
 def evaluate_weights(
-    config: Config, weights: Weights, episodes: int, *, greedy: bool = True, seed: int = 1_000_003
+    config: Config,
+    weights: Weights,
+    episodes: int,
+    *,
+    greedy: bool = True,
+    seed: int = 1_000_003,
+    tell: Callable[[str], None] | None = None,
 ) -> EvaluationResult:
     """Play episodes of each task on fresh environments whose seed the training never used.
 
@@ -34,7 +41,7 @@ def evaluate_weights(
     num_tasks = len(suites.task_ids(config.env))
     env = suites.make(whole_episodes, num_evaluation_envs(config.actors.num_envs, num_tasks, episodes), seed)
     try:
-        return evaluate(new_actor(config, env, weights, seed, greedy=greedy), episodes)
+        return evaluate(new_actor(config, env, weights, seed, greedy=greedy), episodes, tell)
     finally:
         env.close()
 
@@ -48,10 +55,11 @@ def evaluate_run(
     held_out: bool = False,
     best: bool = False,
     trust: bool = False,
+    tell: Callable[[str], None] | None = None,
 ) -> EvaluationResult:
     """Evaluate the online network of a run's newest checkpoint, or of the one with the best training return.
 
-    ``held_out`` plays the test versions of the levels that it learned.
+    ``held_out`` plays the test versions of the levels that it learned. ``tell`` is given a line every ten seconds.
     """
     if episodes < 1:
         raise UserError(f"an evaluation of {episodes} episodes has no result; play at least 1")
@@ -65,21 +73,27 @@ def evaluate_run(
         config = dataclasses.replace(config, env=dataclasses.replace(config.env, held_out=True))
     saved = checkpoint.chosen(run_directory.checkpoints, best)
     set_threads(config)
-    result = evaluate_weights(config, checkpoint.online_weights(saved), episodes, greedy=greedy, seed=seed)
+    weights = checkpoint.online_weights(saved)
+    result = evaluate_weights(config, weights, episodes, greedy=greedy, seed=seed, tell=tell)
     return dataclasses.replace(
         result, learner_step=saved.progress["learner_step"], agent_steps=saved.progress.get("agent_steps", 0)
     )
 
 
 def final_evaluation(
-    config: Config, directory: RunDirectory, weights: Weights, learner_step: int, agent_steps: int
+    config: Config,
+    directory: RunDirectory,
+    weights: Weights,
+    learner_step: int,
+    agent_steps: int,
+    tell: Callable[[str], None] | None = None,
 ) -> EvaluationResult | None:
     """That of a run's end, if it asks for one. It is kept in the run directory, and not played again."""
     episodes = config.run.evaluation_episodes
     known = _stored(directory, learner_step) if episodes else None
     if not episodes or known is not None:
         return known
-    played = evaluate_weights(config, weights, episodes)
+    played = evaluate_weights(config, weights, episodes, tell=tell)
     result = dataclasses.replace(played, learner_step=learner_step, agent_steps=agent_steps)
     lines = [{"task": e.task, "return": e.episode_return, "length": e.length} for e in result.episodes]
     # A full disk shall not take the result from the user, who is told it in any case.

@@ -286,7 +286,8 @@ class Run:
                 display.note(f"checkpoint: {self.save()}")
         evaluation, step = None, self.learner.learner_step
         if finished and first:
-            evaluation = final_evaluation(self.config, self.directory, self.learner_weights(), step, self.agent_steps)
+            weights = self.learner_weights()
+            evaluation = final_evaluation(self.config, self.directory, weights, step, self.agent_steps, display.note)
         result = RunResult(
             directory=self.directory.path,
             learner_steps=step,

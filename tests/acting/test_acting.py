@@ -90,6 +90,19 @@ def test_evaluation_takes_a_set_number_of_episodes_from_each_environment():
     assert result.summary()["mean_return"] == pytest.approx(expected)
 
 
+def test_an_evaluation_tells_how_far_it_is(monkeypatch):
+    from vmpo.acting import evaluate as module
+
+    monkeypatch.setattr(module, "TELL_SECONDS", 0.0)
+    told = []
+    evaluate(make_actor(CountingEnv([2, 40, 40, 40]), small_config(), greedy=True), 10, told.append)
+    assert told[0] == "evaluating: 0 of 10 episodes"
+    # Seven short ones would fit into an unroll; the first environment gives no more than its three.
+    assert told[1] == "evaluating: 3 of 10 episodes, mean return 3.0"
+    assert told[-1].startswith("evaluating: ")
+    assert len(told) == 4
+
+
 def test_an_episode_that_does_not_end_is_cut_and_told(monkeypatch):
     from vmpo.acting import evaluate as module
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +15,9 @@ from vmpo.scores import benchmark_of
 
 UNROLL_LENGTH = 32
 """Steps between two looks at which episodes have ended."""
+
+TELL_SECONDS = 10.0
+"""Between two words about how far it is: an agent that always acts alike may play one game for half an hour."""
 
 LONGEST_EPISODE = 100_000
 """Steps after which an episode counts as far as it got: some environments have no time limit of their own."""
@@ -54,8 +59,8 @@ def num_evaluation_envs(num_envs: int, num_tasks: int, episodes: int) -> int:
     return num_tasks * min(episodes, max(1, num_envs // num_tasks))
 
 
-def evaluate(actor: Actor, episodes: int) -> EvaluationResult:
-    """Play ``episodes`` episodes of each task.
+def evaluate(actor: Actor, episodes: int, tell: Callable[[str], None] | None = None) -> EvaluationResult:
+    """Play ``episodes`` episodes of each task, and now and then ``tell`` how far that is.
 
     Each environment contributes the first ones that it starts, in a number set beforehand: taking whichever ends first
     would favour short episodes. An environment whose episode does not end contributes no more than that one.
@@ -67,8 +72,12 @@ def evaluate(actor: Actor, episodes: int) -> EvaluationResult:
     wanted[: num_tasks * (episodes % each)] += 1
     slot = allocate(actor.env.spec, actor.family, actor.network, UNROLL_LENGTH, num_envs, pin=False)
     results: list[EpisodeResult] = []
-    unfinished = 0
+    unfinished, told = 0, time.monotonic()
     while wanted.any():
+        if tell is not None and time.monotonic() - told >= TELL_SECONDS:
+            mean = f", mean return {np.mean([e.episode_return for e in results]):,.1f}" if results else ""
+            tell(f"evaluating: {len(results)} of {len(results) + wanted.sum()} episodes{mean}")
+            told = time.monotonic()
         for episode in actor.unroll(slot):
             if wanted[episode.env_index]:
                 wanted[episode.env_index] -= 1
