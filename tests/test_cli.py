@@ -108,12 +108,14 @@ def test_presets_are_listed_and_shown(capsys):
 def test_every_option_of_evaluate_reaches_the_evaluation(monkeypatch, capsys):
     received = {}
 
-    def evaluate_run(*_, **options):
+    def evaluate_run(*_, tell, **options):
         received.update(options)
+        tell("evaluating: 3 of 100 episodes")
         raise UserError("enough")
 
     monkeypatch.setattr(sys.modules["vmpo.evaluation"], "evaluate_run", evaluate_run)
-    run(capsys, "evaluate", "d", "--best", "--trust", "--held-out", "--sampled", "--seed", "7")
+    _, out, err = run(capsys, "evaluate", "d", "--best", "--trust", "--held-out", "--sampled", "--seed", "7")
+    assert (out, err.splitlines()[0]) == ("", "evaluating: 3 of 100 episodes")
     assert received == {"best": True, "trust": True, "held_out": True, "greedy": False, "seed": 7}
 
 
