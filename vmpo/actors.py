@@ -32,6 +32,7 @@ def new_actor(config: Config, env: VectorEnv, weights: Weights, seed: int, **opt
         policy_family(env.spec, config),
         seed=seed,
         device=config.actors.device,
+        onnx_runtime=config.actors.onnx_runtime,
         **options,
     )
     actor.load(weights)

@@ -221,6 +221,8 @@ class ActorConfig:
     """Versions of the weights by which the actors are kept behind on purpose, to study importance weights."""
     device: str = "cpu"
     """Torch device of the acting network."""
+    onnx_runtime: bool = True
+    """Where it is installed (extra ``export``), ONNX Runtime acts on images on a CPU; equal to torch up to rounding."""
     max_faults: int = 10
     """Faults of an actor's environments within 100 unrolls that are survived by a restart; one more stops the run."""
 

@@ -11,8 +11,10 @@ from torch import nn
 
 from vmpo.config import AgentConfig
 from vmpo.errors import UserError
+from vmpo.networks import encoders
 from vmpo.networks.activations import Tanh
 from vmpo.networks.encoders import MLP, Encoder, ResidualBlock, TextEncoder
+from vmpo.networks.linear import Linear
 from vmpo.records import ArraySpec
 
 SMALL = AgentConfig(resnet_channels=(4, 8, 8), pixel_features=16, hidden=(12, 6), text_units=5)
@@ -138,7 +140,7 @@ def test_mlp_activates_every_layer_and_is_the_identity_without_layers():
 
 def test_layer_norm_follows_the_first_layer_and_bounds_the_scale_of_inputs():
     mlp = MLP(7, (9, 4), layer_norm=True)
-    assert [type(m) for m in mlp.layers] == [nn.Linear, nn.LayerNorm, Tanh, nn.Linear, nn.ReLU]
+    assert [type(m) for m in mlp.layers] == [Linear, nn.LayerNorm, Tanh, Linear, nn.ReLU]
     x = torch.randn(5, 7)
     torch.testing.assert_close(mlp(x), mlp(1000.0 * x), atol=1e-3, rtol=1e-3)
 
@@ -220,3 +222,30 @@ def test_repeated_texts_give_the_outputs_and_gradients_of_single_ones():
     torch.testing.assert_close(together, apart)
     torch.testing.assert_close(gradients(together), gradients(apart))
     assert all(gradient.any() for gradient in gradients(together))
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_images_in_chunks_are_as_all_at_once(monkeypatch, normalise):
+    config = dataclasses.replace(SMALL, normalise_observations=normalise)
+    encoder, seen = Encoder({"image": pixels(2, 42, 42)}, config), {"image": images(10, 2, 42, 42)}
+
+    def results() -> list[torch.Tensor]:
+        features = encoder(seen)
+        return [features, *torch.autograd.grad(features.square().sum(), list(encoder.parameters()))]
+
+    whole, calls = results(), []
+    monkeypatch.setattr(encoders, "CHUNK", 4)
+    encoder.pixels[0].convolutions.register_forward_hook(lambda module, given, maps: calls.append(len(maps)))
+    for mine, theirs in zip(results(), whole, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4 * float(theirs.detach().abs().max()))
+    assert calls == [4, 4, 2]
+
+
+def test_images_given_as_floats_stay_as_they_are():
+    spec = dataclasses.replace(pixels(2, 42, 42), dtype=np.dtype(np.float32))
+    given = images(3, 2, 42, 42).float()
+    before = given.clone()
+    last = given.to(memory_format=torch.channels_last)
+    for each in (given, last):
+        Encoder({"image": spec}, SMALL)({"image": each})
+        assert torch.equal(each, before)

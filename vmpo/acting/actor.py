@@ -16,6 +16,7 @@ from vmpo.distributions import PolicyFamily
 from vmpo.errors import UserCodeError, UserError
 from vmpo.metrics import Stopwatch
 from vmpo.networks.agent import Agent, AgentInput, agent_inputs
+from vmpo.networks.session import session_policy
 from vmpo.networks.small import small_policy
 from vmpo.records import ContinuousActions, EnvSpec, EpisodeResult, Trajectory, VectorEnv, Weights, tree_map
 from vmpo.signals import Stopped
@@ -83,6 +84,7 @@ class Actor:
         *,
         seed: int,
         device: str = "cpu",
+        onnx_runtime: bool = True,
         greedy: bool = False,
         stopwatch: Stopwatch | None = None,
         make_env: Callable[[int], VectorEnv] | None = None,
@@ -97,7 +99,8 @@ class Actor:
         self.device = torch.device(device)
         self.network = network.to(self.device).requires_grad_(False)
         _pack(self.network)
-        self.policy = small_policy(self.network, env.num_envs) or self.network
+        self._session = session_policy(self.network) if onnx_runtime else None
+        self.policy = self._session or small_policy(self.network, env.num_envs) or self.network
         self.stopwatch = stopwatch or Stopwatch()
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.version = 0
@@ -117,6 +120,8 @@ class Actor:
 
     def load(self, weights: Weights) -> None:
         self.network.load_state_dict(weights.tensors)
+        if self._session is not None:
+            self._session.refresh()
         self.version = weights.version
 
     def unroll(self, slot: Trajectory) -> list[EpisodeResult]:

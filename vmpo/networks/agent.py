@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from vmpo.config import AgentConfig, Config
 from vmpo.distributions import PolicyFamily
@@ -47,7 +46,9 @@ def encode_action(action: Shaped[Tensor, "*batch A"], spec: ActionSpec) -> Float
     Raw Gaussian samples are unbounded, and one far outlier shall not saturate the core.
     """
     if isinstance(spec, DiscreteActions):
-        return torch.cat([F.one_hot(action[..., i], size) for i, size in enumerate(spec.sizes)], dim=-1).float()
+        # torch's one_hot looks for choices that there are not, which takes longer than all the rest.
+        choices = zip(action.unbind(-1), spec.sizes, strict=True)
+        return torch.cat([(x[..., None] == torch.arange(n, device=x.device)).float() for x, n in choices], dim=-1)
     return action.float().clamp(-10.0, 10.0)
 
 
@@ -72,7 +73,7 @@ class Agent(nn.Module):
         self.sees_previous = config.core != "none" and config.previous_action_and_reward
         self.encoder = make_encoder(spec.observation, config)
         width: int = self.encoder.width  # type: ignore[assignment]
-        self.core = make_core(width + (self._previous_width() if self.sees_previous else 0), config)
+        self.core = make_core(width + (self.previous_width if self.sees_previous else 0), config)
         hidden = (config.head_units,) if config.head_units else ()
         self.policy_hidden = MLP(self.core.width, hidden, config.activation)
         self.policy_readout = orthogonal(
@@ -124,14 +125,18 @@ class Agent(nn.Module):
         return self.policy_readout.forward(self.policy_hidden.forward(features))
 
     def _with_previous(self, features: Float[Tensor, "*batch D"], inputs: AgentInput) -> Float[Tensor, "*batch width"]:
-        if not self.sees_previous:
-            return features
+        return torch.cat([features, self.previous(inputs)], dim=-1) if self.sees_previous else features
+
+    def previous(self, inputs: AgentInput) -> Float[Tensor, "*batch A+1"]:
+        """The previous action and reward, as the core sees them."""
         action = encode_action(inputs.previous_action, self.action_spec)
         previous = torch.cat([action, encode_reward(inputs.previous_reward)], dim=-1)
         # They belong to the episode before, as much as the core's state does.
-        return torch.cat([features, previous.masked_fill(inputs.first[..., None], 0.0)], dim=-1)
+        return previous.masked_fill(inputs.first[..., None], 0.0)
 
-    def _previous_width(self) -> int:
+    @property
+    def previous_width(self) -> int:
+        """Of the previous action and reward."""
         action = self.action_spec
         return (sum(action.sizes) if isinstance(action, DiscreteActions) else action.width) + 1
 

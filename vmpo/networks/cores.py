@@ -1,7 +1,7 @@
 """What carries memory through an episode: nothing, an LSTM, or a Transformer-XL.
 
 The only place where recurrent state is reset: where ``first`` is True, the state is forgotten before that input is
-processed. ``step`` is an unroll of one timestep, so the two cannot disagree.
+processed. ``step`` gives what an unroll of one timestep does, up to rounding.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from vmpo.config import AgentConfig
 from vmpo.networks.encoders import orthogonal, recurrent
+from vmpo.networks.linear import Linear
 from vmpo.records import AgentState
 
 
@@ -91,6 +92,19 @@ class LSTM(Core):
             outputs.append(output)
         return torch.cat(outputs), {"hidden": hidden.transpose(0, 1), "cell": cell.transpose(0, 1)}
 
+    def step(
+        self, x: Float[Tensor, "B D"], first: Bool[Tensor, " B"], state: AgentState
+    ) -> tuple[Float[Tensor, "B width"], AgentState]:
+        """Cell by cell: the fused call of an unroll reorders its weights each time, which takes longer than a step."""
+        reset = first[:, None, None]
+        before = zip(*(state[name].masked_fill(reset, 0.0).unbind(1) for name in ("hidden", "cell")), strict=True)
+        after = []
+        for weights, memory in zip(self.lstm.all_weights, before, strict=True):
+            after.append(torch.lstm_cell(x, memory, *weights))
+            x = after[-1][0]
+        hidden, cell = (torch.stack(layers, dim=1) for layers in zip(*after, strict=True))
+        return x, {"hidden": hidden, "cell": cell}
+
 
 class RelativeAttention(nn.Module):
     """Attention of each timestep to itself and the M before it, by content and by distance.
@@ -105,10 +119,10 @@ class RelativeAttention(nn.Module):
         super().__init__()
         width, inner = config.transformer_width, config.transformer_heads * config.transformer_key_size
         self.heads, self.memory = config.transformer_heads, config.transformer_memory
-        self.query = nn.Linear(width, inner, bias=False)
-        self.key_value = nn.Linear(width, 2 * inner, bias=False)
-        self.position = nn.Linear(width, inner, bias=False)
-        self.output = nn.Linear(inner, width, bias=False)
+        self.query = Linear(width, inner, bias=False)
+        self.key_value = Linear(width, 2 * inner, bias=False)
+        self.position = Linear(width, inner, bias=False)
+        self.output = Linear(inner, width, bias=False)
         self.content_bias = nn.Parameter(torch.zeros(self.heads, 1, config.transformer_key_size))
         self.position_bias = nn.Parameter(torch.zeros(self.heads, 1, config.transformer_key_size))
         # From the oldest key of a window, M steps back, to the query itself, 0 steps back.
@@ -158,7 +172,7 @@ class TransformerLayer(nn.Module):
         self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attention = RelativeAttention(config)
         self.mlp = nn.Sequential(
-            nn.Linear(width, config.transformer_mlp), nn.ReLU(), nn.Linear(config.transformer_mlp, width)
+            Linear(width, config.transformer_mlp), nn.ReLU(), Linear(config.transformer_mlp, width)
         )
 
     def forward(
@@ -190,7 +204,7 @@ class TransformerXL(Core):
                 nn.init.normal_(module.weight, std=0.02)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-        self.input = orthogonal(nn.Linear(width_in, self.width), gain=1.0)
+        self.input = orthogonal(Linear(width_in, self.width), gain=1.0)
         self.output_norm = nn.LayerNorm(self.width)
 
     def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> AgentState:

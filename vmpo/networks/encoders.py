@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from vmpo.config import AgentConfig
 from vmpo.errors import UserError, unknown
 from vmpo.networks.activations import ACTIVATIONS, Tanh
+from vmpo.networks.linear import Linear
 from vmpo.networks.normalisers import ImageNormaliser, RunningStatistics, VectorNormaliser
 from vmpo.records import ArraySpec, Observation
 from vmpo.user_code import find, own_code
@@ -76,11 +77,11 @@ class MLP(nn.Module):
         widths = (width_in, *hidden)
         layers: list[nn.Module] = []
         for index, (inputs, outputs) in enumerate(pairwise(widths)):
-            layers.append(orthogonal(nn.Linear(inputs, outputs)))
+            layers.append(orthogonal(Linear(inputs, outputs)))
             bounded = layer_norm and index == 0
             layers.extend([nn.LayerNorm(outputs), Tanh()] if bounded else [ACTIVATIONS[activation]()])
         self.layers = nn.Sequential(*layers)
-        self.width = widths[-1]
+        self.width_in, self.width = width_in, widths[-1]
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch width"]:
         for layer in self.layers:
@@ -143,6 +144,10 @@ def channels_first_shape(spec: ArraySpec) -> tuple[int, int, int]:
     return (third, first, second) if spec.layout == "HWC" else (first, second, third)
 
 
+CHUNK = 32
+"""Images that a CPU convolves at a time: what one layer leaves is in its caches when the next one comes."""
+
+
 class PixelEncoder(nn.Module):
     """Convolutions, then a linear layer and a ReLU. Images stay uint8 until here."""
 
@@ -161,19 +166,23 @@ class PixelEncoder(nn.Module):
             ) from error
         self.normaliser = ImageNormaliser(channels, height, width) if config.normalise_observations else None
         self.convolutions = convolutions.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.readout = orthogonal(nn.Linear(flat, config.pixel_features))
+        self.readout = orthogonal(Linear(flat, config.pixel_features))
         self.width = config.pixel_features
 
     def channels_first(self, pixels: Shaped[Tensor, "*batch a b c"]) -> Shaped[Tensor, "*batch C H W"]:
         return pixels_as_channels_first(pixels, self.spec)
 
     def forward(self, pixels: Shaped[Tensor, "N a b c"]) -> Float[Tensor, "N width"]:
-        # To floats first: reordering bytes is slower than reordering floats.
-        images = self.channels_first(pixels).to(torch.float32)
+        whole = pixels.device.type != "cpu" or torch.compiler.is_compiling()
+        maps = [self._convolve(some) for some in ([pixels] if whole else pixels.split(CHUNK))]
+        return F.relu(self.readout(maps[0] if len(maps) == 1 else torch.cat(maps)))
+
+    def _convolve(self, pixels: Shaped[Tensor, "N a b c"]) -> Float[Tensor, "N flat"]:
+        # A copy in any case: it is normalised in place.
+        images = self.channels_first(pixels).to(torch.float32, memory_format=torch.channels_last, copy=True)
         images = images.mul_(1.0 / 255.0) if self.normaliser is None else self.normaliser(images)
-        maps = self.convolutions(images.contiguous(memory_format=torch.channels_last))
         # Flattened in the order in which channels_last stores them, which is a view.
-        return F.relu(self.readout(maps.permute(0, 2, 3, 1).flatten(1)))
+        return self.convolutions(images).permute(0, 2, 3, 1).flatten(1)
 
 
 class TextEncoder(nn.Module):

@@ -69,9 +69,16 @@ class RunningStatistics(nn.Module):
 class VectorNormaliser(RunningStatistics):
     """Whitens each entry of a vector."""
 
+    BOUND = 10.0
+    """What an entry is clipped to."""
+
+    def mean_and_scale(self) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
+        """What is taken away, and what the rest is multiplied by."""
+        return self.mean, torch.rsqrt(self.var + 1e-8)
+
     def forward(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
-        scale = torch.rsqrt(self.var + 1e-8)
-        return ((x - self.mean.to(x.dtype)) * scale.to(x.dtype)).clamp(-10.0, 10.0)
+        mean, scale = self.mean_and_scale()
+        return ((x - mean.to(x.dtype)) * scale.to(x.dtype)).clamp(-self.BOUND, self.BOUND)
 
 
 class ImageNormaliser(RunningStatistics):
@@ -93,11 +100,15 @@ class ImageNormaliser(RunningStatistics):
     def moments(self, x: Shaped[Tensor, "T B C H W"], valid: Bool[Tensor, "T B"]) -> Float[Tensor, "3 C H W"]:
         return super().moments(x[:: self.SAMPLE], valid[:: self.SAMPLE])
 
+    def mean_and_scale(self) -> tuple[Float[Tensor, "1 C H W"], Float[Tensor, ""]]:
+        """What is taken away, and what the rest is multiplied by."""
+        # A grey level's variance beside it, for a picture that never changes.
+        return self.mean[None], torch.rsqrt(self.var.mean() + 1.0)
+
     def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C H W"]:
         """In place."""
-        # A grey level's variance beside it, for a picture that never changes.
-        scale = torch.rsqrt(self.var.mean() + 1.0).to(images.dtype)
+        mean, scale = self.mean_and_scale()
         # Several times faster if both have their channels at the same place in memory.
         last = images.is_contiguous(memory_format=torch.channels_last)
         layout = torch.channels_last if last else torch.contiguous_format
-        return images.sub_(self.mean[None].to(images.dtype, memory_format=layout)).mul_(scale)
+        return images.sub_(mean.to(images.dtype, memory_format=layout)).mul_(scale.to(images.dtype))
