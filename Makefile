@@ -34,8 +34,19 @@ format: install
 bench: install
 	$(BIN)/vmpo bench all
 
-bench-peers: install
+bench-peers: install .peers/sb3/versions .peers/sample_factory/versions .peers/tianshou/versions .peers/rllib/versions
 	$(BIN)/python -m benchmarks.peers
+
+.peers/sb3/versions: PACKAGES := stable-baselines3 sb3-contrib
+.peers/sample_factory/versions: PACKAGES := sample-factory
+.peers/tianshou/versions: PACKAGES := tianshou
+.peers/rllib/versions: PACKAGES := 'ray[rllib]==2.60.0'
+
+# Each library in an environment of its own; one that cannot be installed is left out.
+.peers/%/versions: constraints.txt
+	$(PYTHON) -m venv --clear .peers/$*
+	.peers/$*/bin/pip install --quiet $$(grep -E '^(torch|envpool)=' constraints.txt) $(PACKAGES) \
+		&& .peers/$*/bin/pip freeze > $@ || { echo "$* cannot be installed"; rm -rf .peers/$*; }
 
 results: install
 	$(BIN)/python -m benchmarks.results draw

@@ -109,14 +109,14 @@ def plot(rates: dict[str, list[float]], preset: str, out: Path) -> None:
 
 def constants(arguments: argparse.Namespace, options: list[str]) -> None:
     """Of one learner process with one environment's worth of acting; a smaller batch than the paper's is scaled up."""
-    from vmpo import presets
-    from vmpo.bench import WORKLOADS
+    from vmpo import bench, presets
     from vmpo.records import num_bytes
     from vmpo.run_directory import RunDirectory
     from vmpo.train import Run
+    from vmpo.workloads import WORKLOADS
 
     kind, _, name = arguments.preset.rpartition(":")
-    config = WORKLOADS[name].config if kind == "bench" else presets.settled(presets.get(name).config)
+    config = bench.settings(WORKLOADS[name]) if kind == "bench" else presets.settled(presets.get(name).config)
     size = arguments.batch_size
     config = replace(
         config,

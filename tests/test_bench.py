@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks.peers import common
-from vmpo import bench
+from vmpo import bench, suites
 from vmpo.cli import main
+from vmpo.networks.agent import make_agent, policy_family
+from vmpo.workloads import WORKLOADS, Network
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_a_workload_is_measured_and_printed_as_one_object(capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,16 +33,28 @@ def test_a_workload_is_measured_and_printed_as_one_object(capsys: pytest.Capture
         assert result["alone_over_plain"][part] > 0
 
 
-@pytest.mark.parametrize("name", common.WORKLOADS)
-def test_peers_have_the_same_network_and_batch(name: str) -> None:
-    theirs, ours = common.WORKLOADS[name], bench.WORKLOADS[name].config
-    assert (theirs.num_envs, theirs.unroll_length) == (ours.actors.num_envs, ours.learner.unroll_length)
-    assert theirs.batch_size == ours.learner.batch_size * ours.learner.unroll_length
-    assert ours.learner.passes == ours.learner.virtual_replicas == 1
-    assert theirs.heads == ((ours.agent.head_units,) if ours.agent.head_units else ())
-    if theirs.pixels:
-        assert theirs.pixels == ours.agent.pixels
-        assert (ours.agent.core == "lstm") == (theirs.pixels == "resnet")
-    else:
-        assert theirs.task == ours.env.id
-        assert (theirs.hidden, theirs.activation) == (ours.agent.hidden, ours.agent.activation)
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_our_agent_has_the_plain_networks_weights(name: str) -> None:
+    """Number and shapes of all weights: what peers and the ceiling compute is what we compute."""
+    workload = WORKLOADS[name]
+    config = bench.settings(workload)
+    learner = config.learner
+    assert (config.actors.num_envs, learner.unroll_length) == (workload.num_envs, workload.unroll_length)
+    assert (learner.batch_size, learner.passes, learner.virtual_replicas) == (workload.num_envs, 1, 1)
+    env = suites.make(config.env, 1, 0)
+    spec = env.spec
+    env.close()
+    channels = next(iter(spec.observation.values())).shape[0]
+    outputs = policy_family(spec, config).num_parameters
+    network = Network(workload, channels, outputs)
+    if network.lstm is not None:  # ours sees the previous action and reward as well
+        network.lstm = torch.nn.LSTM(workload.features + outputs + 1, 256)
+    ours = sorted(tuple(x.shape) for x in make_agent(spec, config).parameters())
+    assert ours == sorted(tuple(x.shape) for x in network.parameters())
+
+
+def test_other_libraries_read_the_workloads_without_our_package() -> None:
+    """Their environments have nothing of what it needs, and it would set their threads."""
+    source = "import sys; from benchmarks.peers import common; print('vmpo' in sys.modules, *common.WORKLOADS)"
+    done = subprocess.run([sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", *(name for name in WORKLOADS if name != "humanoid-run")]

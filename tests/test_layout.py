@@ -80,8 +80,8 @@ def test_simulators_are_imported_by_their_adapters_alone_and_only_when_needed():
     for path in PACKAGE.rglob("*.py"):
         for module, at_top in imports(path):
             if module.split(".")[0] in SIMULATORS:
-                # The bench measures the simulators themselves, without an adapter.
-                assert room(path) in ("suites", "bench"), f"{path.relative_to(PACKAGE)} imports {module}"
+                # The benchmarks' ceiling is of the simulators themselves, without an adapter.
+                assert room(path) in ("suites", "workloads"), f"{path.relative_to(PACKAGE)} imports {module}"
                 # Gymnasium is a core dependency; the others must not be asked for before they are needed.
                 assert not at_top or module.startswith("gymnasium"), f"{path.relative_to(PACKAGE)} imports {module}"
 

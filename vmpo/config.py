@@ -222,7 +222,8 @@ class ActorConfig:
     device: str = "cpu"
     """Torch device of the acting network."""
     onnx_runtime: bool = True
-    """Where it is installed (extra ``export``), ONNX Runtime acts on images on a CPU; equal to torch up to rounding."""
+    """ONNX Runtime acts on a CPU, unless the agent reads texts, has a transformer or an encoder of your own; torch if
+    False. Equal up to rounding."""
     max_faults: int = 10
     """Faults of an actor's environments within 100 unrolls that are survived by a restart; one more stops the run."""
 

@@ -53,7 +53,7 @@ EXTRAS: dict[str, Extra] = {
         install="build it from source: github.com/google-deepmind/lab",
     ),
     "video": Extra(modules=("imageio_ffmpeg", "PIL")),
-    "export": Extra(modules=("onnx", "onnxscript", "onnxruntime")),
+    "export": Extra(modules=("onnxscript",)),
     "ray": Extra(modules=("ray",)),
     "wandb": Extra(modules=("wandb",)),
 }

@@ -275,7 +275,7 @@ class Format:
 
 
 FORMATS = {
-    ".onnx": Format(packages=("onnx", "onnxscript", "onnxruntime"), write=_write_onnx, read=_read_onnx),
+    ".onnx": Format(packages=("onnxscript",), write=_write_onnx, read=_read_onnx),
     ".pt2": Format(packages=(), write=_write_program, read=_read_program),
 }
 

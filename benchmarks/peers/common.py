@@ -1,94 +1,65 @@
-"""What the scripts of all libraries share: the workloads, EnvPool, and the meter."""
+"""What the scripts of all libraries share: the workloads, the window that is asked for, EnvPool, and the meter."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+# By its path: other libraries' environments have none of what vmpo needs, and its settings of threads are our own.
+_spec: Any = importlib.util.spec_from_file_location("workloads", Path(__file__).parents[2] / "vmpo" / "workloads.py")
+sys.modules["workloads"] = _workloads = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_workloads)
+WORKLOADS = {name: each for name, each in _workloads.WORKLOADS.items() if name != "humanoid-run"}
 
 WARMUP_UNROLLS = 5
 """At least, so that whoever simulates ahead of the learner has filled the queue between them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Workload:
-    """One of ``vmpo.bench``'s, in words that the peers' environments know; `ours.py` checks that they agree."""
+class Task(NamedTuple):
+    """What the driver asks for on the command line."""
 
-    task: str
-    """EnvPool's name."""
-    num_envs: int = 64
-    unroll_length: int = 40
-    hidden: tuple[int, ...] = (512, 256)
-    heads: tuple[int, ...] = (256,)
-    """Hidden units of the policy's and of the value's head."""
-    activation: str = "relu"
-    pixels: str = ""
-    """The encoder of images: ``nature``, or ``resnet`` with an LSTM of 256 units behind it."""
-
-    @property
-    def batch_size(self) -> int:
-        return self.num_envs * self.unroll_length
-
-
-_BREAKOUT: dict[str, Any] = dict(task="Breakout-v5", num_envs=32, unroll_length=20, hidden=(), heads=())
-WORKLOADS = {
-    "cartpole": Workload(task="CartPole-v1", unroll_length=32, hidden=(64, 64), heads=(), activation="tanh"),
-    "halfcheetah": Workload(task="HalfCheetah-v5"),
-    "humanoid": Workload(task="Humanoid-v5"),
-    "breakout": Workload(**_BREAKOUT, pixels="nature"),
-    "breakout-resnet": Workload(**_BREAKOUT, pixels="resnet"),
-}
-
-
-class Arguments(NamedTuple):
-    workload: str
+    workload: Any
     variant: str
     warmup: float
-    """Seconds before the window."""
     seconds: float
-    """Of the window."""
 
-
-def arguments() -> Arguments:
-    workload, variant, warmup, seconds = sys.argv[1:]
-    return Arguments(workload, variant, float(warmup), float(seconds))
+    @classmethod
+    def asked(cls) -> Task:
+        workload, variant, warmup, seconds = sys.argv[1:]
+        return cls(WORKLOADS[workload], variant, float(warmup), float(seconds))
 
 
 class Meter:
-    """Measures one window after a warm-up and prints its result.
+    """Measures one window, from the end of an unroll to that of another: it has an update for each of its unrolls."""
 
-    It lasts from the end of one unroll to the end of another, so that it holds an update for each of its unrolls.
-    """
-
-    def __init__(self, batch_size: int, warmup: float, seconds: float) -> None:
-        self._batch_size, self._warmup, self._seconds = batch_size, warmup, seconds
-        self._steps, self._first = 0, time.perf_counter()
+    def __init__(self, task: Task) -> None:
+        self._task, self._steps, self._first = task, 0, time.perf_counter()
         self._begin: tuple[float, int] | None = None
 
     def count(self, steps: int) -> None:
         """So many agent steps were taken. Ends the process group, made by the driver, when the window is over."""
         self._steps += steps
-        if self._steps % self._batch_size == 0 and self.mark(self._steps):
+        if self._steps % self._task.workload.batch_size == 0 and self.mark(self._steps):
             os.killpg(0, signal.SIGKILL)  # The libraries' own ways to stop take long.
 
     def mark(self, steps: int) -> bool:
-        """Whether the window is over, at the end of an unroll, so many agent steps after the start."""
-        now = time.perf_counter()
+        """Whether the window is over, at the end of an unroll, so many agent steps after the start; then print it."""
+        now, enough = time.perf_counter(), WARMUP_UNROLLS * self._task.workload.batch_size
         if self._begin is None:
-            if now - self._first >= self._warmup and steps >= WARMUP_UNROLLS * self._batch_size:
-                self._begin = now, steps
+            self._begin = (now, steps) if now - self._first >= self._task.warmup and steps >= enough else None
             return False
         elapsed, taken = now - self._begin[0], steps - self._begin[1]
-        if elapsed < self._seconds:
-            return False
-        print(json.dumps({"agent_steps": taken, "seconds": elapsed}), flush=True)
-        return True
+        if elapsed >= self._task.seconds:
+            print(json.dumps({"agent_steps": taken, "seconds": elapsed}), flush=True)
+        return elapsed >= self._task.seconds
 
 
 class Step(NamedTuple):
@@ -103,16 +74,16 @@ class Step(NamedTuple):
 class Pool:
     """EnvPool under the protocol of our own suites, with float32 observations; its steps are counted."""
 
-    def __init__(self, workload: Workload, meter: Meter, num_envs: int, crowded: bool = False) -> None:
-        """``crowded`` has two threads for each core, as our own simulator-bound workloads do."""
+    def __init__(self, task: Task, meter: Meter | None, num_envs: int) -> None:
+        """The variant ``crowded`` has two threads for each core, as our own simulator-bound workloads do."""
         import envpool
         from gymnasium.spaces import Box, Discrete
 
-        protocol = {"noop_max": 30, "use_fire_reset": False, "reward_clip": True} if workload.pixels else {}
-        threads = 2 * (os.cpu_count() or 1) if crowded else 0
-        self._envs = envpool.make_gymnasium(workload.task, num_envs=num_envs, num_threads=threads, **protocol)
+        protocol = {"noop_max": 30, "use_fire_reset": False, "reward_clip": True} if task.workload.pixels else {}
+        threads = 2 * (os.cpu_count() or 1) if "crowded" in task.variant else 0
+        self._envs = envpool.make_gymnasium(task.workload.task, num_envs=num_envs, num_threads=threads, **protocol)
         self._meter, self.num_envs = meter, num_envs
-        low, high, self._dtype = (0, 255, np.uint8) if workload.pixels else (-np.inf, np.inf, np.float32)
+        low, high, self._dtype = (0, 255, np.uint8) if task.workload.pixels else (-np.inf, np.inf, np.float32)
         self.observation_space = Box(low, high, self._envs.observation_space.shape, self._dtype)
         action = self._envs.action_space
         self._limits = None if hasattr(action, "n") else (action.low, action.high)
@@ -130,5 +101,6 @@ class Pool:
         if last:
             fresh, info = self._envs.reset(ended)
             observations[info["env_id"]] = fresh
-        self._meter.count(self.num_envs)
+        if self._meter:
+            self._meter.count(self.num_envs)
         return Step(observations, rewards.astype(np.float32, copy=False), terminated, truncated, last)

@@ -2,23 +2,16 @@
 
 import tempfile
 
-from benchmarks.peers.common import WORKLOADS, Meter, arguments
-from vmpo import bench
+from benchmarks.peers.common import Meter, Task
+from vmpo import bench, workloads
 from vmpo.run_directory import RunDirectory
 from vmpo.train import Run
 
-
-def main() -> None:
-    name, _, warmup, seconds = arguments()
-    workload, config = WORKLOADS[name], bench.WORKLOADS[name].config
-    assert (workload.num_envs, workload.unroll_length) == (config.actors.num_envs, config.learner.unroll_length)
+if __name__ == "__main__":
+    task = Task.asked()
+    settings = bench.settings(workloads.Workload(**vars(task.workload)))
     with tempfile.TemporaryDirectory() as directory:
-        run = Run(config, RunDirectory(directory))
-        meter = Meter(workload.batch_size, warmup, seconds)
+        run, meter = Run(settings, RunDirectory(directory)), Meter(task)
         while not meter.mark(bench.decisions(run)):
             run.advance()
         run.fleet.close()
-
-
-if __name__ == "__main__":
-    main()

@@ -10,12 +10,12 @@ from ray.rllib.algorithms import IMPALAConfig, PPOConfig
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
-from benchmarks.peers.common import WORKLOADS, Meter, Pool, arguments
+from benchmarks.peers.common import Meter, Pool, Task
 
 
 class PoolEnv(vector.VectorEnv):
     def __init__(self, context: Any) -> None:
-        self.pool, self.num_envs = Pool(workload, Meter(1, float("inf"), 0), workload.num_envs), workload.num_envs
+        self.pool, self.num_envs = Pool(task, None, workload.num_envs), workload.num_envs
         images, self.axes = spaces.Box(0, 255, (84, 84, 4), "uint8"), (0, 2, 3, 1) if workload.pixels else (0, 1)
         single = images if workload.pixels else self.pool.observation_space, self.pool.action_space
         self.single_observation_space, self.single_action_space = single
@@ -39,10 +39,11 @@ class PixelModule(DefaultPPOTorchRLModule):
         self.encoder.register_forward_pre_hook(lambda _, inputs: {**inputs[0], "obs": inputs[0]["obs"] / 255.0})
 
 
-name, variant, warmup, seconds = arguments()
-workload, impala = WORKLOADS[name], "impala" in variant
+task = Task.asked()
+workload, impala = task.workload, "impala" in task.variant
 module = {"": DefaultPPOTorchRLModule, "nature": PixelModule}[workload.pixels]  # RLlib has no residual encoder
-model = dict(fcnet_hiddens=list(workload.hidden), head_fcnet_hiddens=list(workload.heads), vf_share_layers=True)
+heads = [workload.head] if workload.head else []
+model = dict(fcnet_hiddens=list(workload.hidden), head_fcnet_hiddens=heads, vf_share_layers=True)
 convolutions = (32, 8, 4), (64, 4, 2), (64, 3, 1), (512, 7, 1)  # The last is the dense layer.
 model |= dict(fcnet_activation=workload.activation, conv_filters=[[*each, "valid"] for each in convolutions])
 config = (IMPALAConfig if impala else PPOConfig)().update_from_dict(dict(
@@ -55,6 +56,6 @@ os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_TOKEN=os.urandom(32).hex
 ray._private.ray_constants.ENABLE_RAY_CLUSTER = False  # otherwise Ray listens on all addresses, whatever is said below
 scratch = ray.tune.trainable.trainable.DEFAULT_STORAGE_PATH = tempfile.mkdtemp()
 with ray.init("local", num_cpus=4, include_dashboard=False, _node_ip_address="127.0.0.1", _temp_dir=scratch):
-    algorithm, meter, steps = config.build_algo(), Meter(workload.batch_size, warmup, seconds), 0
+    algorithm, meter, steps = config.build_algo(), Meter(task), 0
     while not meter.mark(steps):
         steps = int(algorithm.train()["env_runners"].get("num_env_steps_sampled_lifetime", 0))

@@ -5,11 +5,10 @@ from typing import Any
 import torch
 from sb3_contrib import RecurrentPPO
 from stable_baselines3 import PPO
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, NatureCNN, create_mlp
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv
-from torch import nn
 
-from benchmarks.peers.common import WORKLOADS, Meter, Pool, arguments
+from benchmarks.peers.common import Meter, Pool, Task
 
 
 class PoolVecEnv(VecEnv):
@@ -37,52 +36,30 @@ class PoolVecEnv(VecEnv):
 
 
 class Features(BaseFeaturesExtractor):
+    def __init__(self, observation_space: Any) -> None:
+        super().__init__(observation_space, task.workload.features)
+        self.torso = task.workload.torso(observation_space.shape[0])
+
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        return self.layers(observations)
+        return self.torso(observations)
 
 
-class MLP(Features):
-    def __init__(self, observation_space: Any) -> None:
-        super().__init__(observation_space, workload.hidden[-1])
-        activation = nn.Tanh if workload.activation == "tanh" else nn.ReLU
-        self.layers = nn.Sequential(*create_mlp(observation_space.shape[0], -1, list(workload.hidden), activation))
-
-
-class Block(nn.Sequential):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + super().forward(x)
-
-
-class ResNet(Features):
-    def __init__(self, observation_space: Any) -> None:
-        super().__init__(observation_space, 256)
-        layers: list[nn.Module] = []
-        for before, after in ((4, 16), (16, 32), (32, 32)):
-            layers += [nn.Conv2d(before, after, 3, padding=1), nn.MaxPool2d(3, 2, 1)]
-            for _ in range(2):
-                first, second = (nn.Conv2d(after, after, 3, padding=1) for _ in range(2))
-                layers.append(Block(nn.ReLU(), first, nn.ReLU(), second))
-        self.layers = nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(32 * 11 * 11, 256), nn.ReLU())
-
-
-name, variant, warmup, seconds = arguments()
-workload = WORKLOADS[name]
-algorithm, policy, features, options = {
-    "": (PPO, "MlpPolicy", MLP, {}),
-    "nature": (PPO, "CnnPolicy", NatureCNN, {}),
-    "resnet": (RecurrentPPO, "CnnLstmPolicy", ResNet, dict(shared_lstm=True, enable_critic_lstm=False)),
-}[workload.pixels]
-heads = list(workload.heads)  # RecurrentPPO's LSTM has 256 units unless told otherwise
-options |= dict(net_arch=dict(pi=heads, vf=heads), activation_fn=nn.ReLU, optimizer_kwargs=dict(fused=True))
-model = algorithm(
-    policy,
-    PoolVecEnv(Pool(workload, Meter(workload.batch_size, warmup, seconds), workload.num_envs, "crowded" in variant)),
+task = Task.asked()
+workload = task.workload
+heads = [workload.head] if workload.head else []
+policy: dict[str, Any] = dict(net_arch=dict(pi=heads, vf=heads), activation_fn=torch.nn.ReLU)
+policy |= dict(features_extractor_class=Features, optimizer_kwargs=dict(fused=True))
+if recurrent := workload.pixels == "resnet":  # its LSTM has 256 units unless told otherwise
+    policy |= dict(shared_lstm=True, enable_critic_lstm=False)
+model = (RecurrentPPO if recurrent else PPO)(
+    "MlpLstmPolicy" if recurrent else "MlpPolicy",
+    PoolVecEnv(Pool(task, Meter(task), workload.num_envs)),
     n_steps=workload.unroll_length,
     batch_size=workload.batch_size,
     n_epochs=1,
-    policy_kwargs=dict(features_extractor_class=features, **options),
+    policy_kwargs=policy,
     device="cpu",
 )
-if "channels_last" in variant:
+if "channels_last" in task.variant:
     model.policy.to(memory_format=torch.channels_last)
 model.learn(2**62)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import numpy as np
@@ -80,8 +79,19 @@ def assert_equal(agent: Agent, policy: session.SessionPolicy, seen: AgentInput) 
         (COLOUR | JOINTS, {"normalise_observations": True, "layer_norm": True, "activation": "elu"}),
         (IMAGE, {"core": "lstm", "previous_action_and_reward": False, "activation": "tanh"}),
         (IMAGE, {"head_units": 0}),
+        (JOINTS, {"normalise_observations": True, "activation": "tanh"}),
+        (JOINTS | {"more": JOINTS["joints"]}, {"hidden": (), "core": "lstm"}),
     ],
-    ids=["nature", "resnet", "two LSTMs, centred", "image and vector", "LSTM alone", "no head"],
+    ids=[
+        "nature",
+        "resnet",
+        "two LSTMs, centred",
+        "image and vector",
+        "LSTM alone",
+        "no head",
+        "vector",
+        "vectors to an LSTM",
+    ],
 )
 def test_it_gives_what_the_agent_gives(
     observation: dict[str, ArraySpec], changes: dict[str, Any], threads: int
@@ -127,14 +137,8 @@ def test_it_is_the_same_to_the_last_bit_each_time_whatever_the_threads() -> None
 
 @pytest.mark.parametrize(
     ("observation", "changes"),
-    [(JOINTS, {}), (IMAGE | WORDS, {}), (IMAGE, {"core": "transformer"})],
-    ids=["no image", "words", "transformer"],
+    [(IMAGE | WORDS, {}), (IMAGE, {"core": "transformer"})],
+    ids=["words", "transformer"],
 )
 def test_everything_else_is_left_to_torch(observation: dict[str, ArraySpec], changes: dict[str, Any]) -> None:
     assert session_policy(build(observation, **changes)) is None
-
-
-def test_without_the_package_torch_acts(monkeypatch: pytest.MonkeyPatch) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else find(name))
-    assert session_policy(build(IMAGE)) is None

@@ -16,8 +16,7 @@ from vmpo.distributions import PolicyFamily
 from vmpo.errors import UserCodeError, UserError
 from vmpo.metrics import Stopwatch
 from vmpo.networks.agent import Agent, AgentInput, agent_inputs
-from vmpo.networks.session import session_policy
-from vmpo.networks.small import small_policy
+from vmpo.networks.session import SessionPolicy, session_policy
 from vmpo.records import ContinuousActions, EnvSpec, EpisodeResult, Trajectory, VectorEnv, Weights, tree_map
 from vmpo.signals import Stopped
 
@@ -47,11 +46,12 @@ def allocate(spec: EnvSpec, family: PolicyFamily, network: Agent, length: int, b
     )
 
 
-def _pack(network: nn.Module) -> None:
-    """Store linear layers' weights input by input: a CPU multiplies few rows with them faster, by up to a third."""
+def _packed(network: Agent) -> Agent:
+    """With linear layers' weights input by input: a CPU multiplies few rows with them faster, by up to a third."""
     for layer in network.modules():
         if isinstance(layer, nn.Linear):
             layer.weight.data = layer.weight.data.t().contiguous().t()
+    return network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +98,7 @@ class Actor:
         self.faults = faults or Faults(0, report=lambda text: None)
         self.device = torch.device(device)
         self.network = network.to(self.device).requires_grad_(False)
-        _pack(self.network)
-        self._session = session_policy(self.network) if onnx_runtime else None
-        self.policy = self._session or small_policy(self.network, env.num_envs) or self.network
+        self.policy = (onnx_runtime and session_policy(self.network)) or _packed(self.network)
         self.stopwatch = stopwatch or Stopwatch()
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.version = 0
@@ -120,8 +118,8 @@ class Actor:
 
     def load(self, weights: Weights) -> None:
         self.network.load_state_dict(weights.tensors)
-        if self._session is not None:
-            self._session.refresh()
+        if isinstance(self.policy, SessionPolicy):
+            self.policy.refresh()
         self.version = weights.version
 
     def unroll(self, slot: Trajectory) -> list[EpisodeResult]:

@@ -116,18 +116,18 @@ def resnet(channels_in: int, channels: Sequence[int]) -> nn.Sequential:
         layers.append(orthogonal(nn.Conv2d(inputs, outputs, 3, padding=1), gain=1.0))
         layers.append(nn.MaxPool2d(3, stride=2, padding=1))
         layers.extend([ResidualBlock(outputs), ResidualBlock(outputs)])
-    return nn.Sequential(*layers, nn.ReLU())
+    return nn.Sequential(*layers, nn.ReLU(inplace=True))
 
 
 def nature_cnn(channels_in: int) -> nn.Sequential:
     """The three convolutions of Mnih et al. (2015)."""
     return nn.Sequential(
         orthogonal(nn.Conv2d(channels_in, 32, 8, stride=4)),
-        nn.ReLU(),
+        nn.ReLU(inplace=True),
         orthogonal(nn.Conv2d(32, 64, 4, stride=2)),
-        nn.ReLU(),
+        nn.ReLU(inplace=True),
         orthogonal(nn.Conv2d(64, 64, 3)),
-        nn.ReLU(),
+        nn.ReLU(inplace=True),
     )
 
 

@@ -1,14 +1,12 @@
-"""A policy that sees images, as an actor on the CPU computes it: the agent's own weights, by ONNX Runtime.
+"""A policy as an actor on the CPU computes it: the agent's own weights, by ONNX Runtime.
 
-Torch's pooling also finds the indices that only a gradient needs, its ReLUs and sums are passes of their own over the
-memory, and its products with few rows are slow on some processors. ONNX Runtime keeps images in the layout of its
-convolutions and does the rest with them: a step of the Nature CNN takes 0.6 of the time, one of the ResNet with an LSTM
-0.75 (docs/performance.md). The packages that it needs are those of the extra ``export``.
+A step of some environments is little work, of which torch makes many operations: its pooling also finds the indices
+that only a gradient needs, its ReLUs and sums are passes of their own over the memory, and its products with few rows
+are slow on some processors. ONNX Runtime takes between two fifths and three quarters of the time (docs/performance.md).
 """
 
 from __future__ import annotations
 
-import importlib.util
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
@@ -26,24 +24,19 @@ from vmpo.networks.normalisers import VectorNormaliser
 from vmpo.records import AgentState
 
 CHUNK = 8
-"""Environments to a call: their images stay near from layer to layer."""
+"""Environments to a call where there are images: these stay in the caches from layer to layer."""
 
 OPSET, IR_VERSION = 17, 8
 """Of ONNX: old ones, which every installed version reads."""
 
 
 def session_policy(agent: Agent) -> SessionPolicy | None:
-    """The agent's policy in ONNX Runtime, if that is installed, for agents on the CPU that see images.
-
-    None for those that read or have a transformer, and for encoders of the user's own: torch computes them.
-    """
-    encoder, core = agent.encoder, agent.core
-    if agent.value_readout.weight.device.type != "cpu" or not isinstance(core, FeedForward | LSTM):
+    """The agent's policy in ONNX Runtime; None on a GPU and for agents that read, have a transformer or an encoder of
+    the user's own: torch computes them."""
+    encoder, on_cpu = agent.encoder, agent.value_readout.weight.device.type == "cpu"
+    if not on_cpu or not isinstance(encoder, Encoder) or encoder.text_names:
         return None
-    if not isinstance(encoder, Encoder) or not encoder.pixel_names or encoder.text_names:
-        return None
-    installed = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
-    return SessionPolicy(agent, encoder) if installed else None
+    return SessionPolicy(agent, encoder) if isinstance(agent.core, FeedForward | LSTM) else None
 
 
 class SessionPolicy:
@@ -68,7 +61,7 @@ class SessionPolicy:
     def act(self, inputs: AgentInput, state: AgentState) -> tuple[Float[Tensor, "B P"], AgentState]:
         """The policy's parameters of one timestep, as ``Agent.act`` gives them."""
         encoder = self._encoder
-        given = {name: inputs.observation[name] for name in encoder.pixel_names}
+        given = {f"pixels.{name}": inputs.observation[name] for name in encoder.pixel_names}
         if encoder.vector_names:
             given["vector"] = encoder.vector(inputs.observation)
         if self._agent.sees_previous:
@@ -85,8 +78,9 @@ class SessionPolicy:
         return ThreadPoolExecutor(count, thread_name_prefix="session") if count > 1 else None
 
     def _run(self, given: dict[str, np.ndarray], num_envs: int) -> list[Tensor]:
-        chunks = [{name: x[i : i + CHUNK] for name, x in given.items()} for i in range(0, num_envs, CHUNK)]
-        each = map if self._threads is None else self._threads.map
+        size = CHUNK if self._encoder.pixel_names else num_envs
+        chunks = [{name: x[i : i + size] for name, x in given.items()} for i in range(0, num_envs, size)]
+        each = map if self._threads is None or len(chunks) == 1 else self._threads.map
         parts = list(each(lambda chunk: self._session.run(None, chunk), chunks))
         return [torch.from_numpy(np.concatenate(outputs)) for outputs in zip(*parts, strict=True)]
 
@@ -100,7 +94,8 @@ class _Graph:
         self._inputs: list[Any] = []
         self.states: tuple[str, ...] = ()
         """Names of the core's state: inputs, and outputs behind the policy."""
-        parts = [self._images(name, pixels) for name, pixels in zip(encoder.pixel_names, encoder.pixels, strict=True)]  # type: ignore[arg-type]
+        pairs = zip(encoder.pixel_names, encoder.pixels, strict=True)
+        parts = [self._images(name, pixels) for name, pixels in pairs]  # type: ignore[arg-type]
         if encoder.mlp is not None:
             parts.append(self._layer(encoder.mlp.layers, self._vector(encoder.mlp.width_in, encoder.normaliser)))
         if agent.sees_previous:
@@ -121,7 +116,7 @@ class _Graph:
         return helper.make_model(graph, opset_imports=opset, ir_version=IR_VERSION).SerializeToString()
 
     def _images(self, name: str, encoder: PixelEncoder) -> str:
-        x = self._add("Cast", self._input(name, encoder.spec.dtype, *encoder.spec.shape), to=1)  # float32
+        x = self._add("Cast", self._input(f"pixels.{name}", encoder.spec.dtype, *encoder.spec.shape), to=1)  # float32
         if encoder.spec.layout == "HWC":
             x = self._add("Transpose", x, perm=[0, 3, 1, 2])
         if encoder.normaliser is None:
