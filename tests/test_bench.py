@@ -13,7 +13,7 @@ import torch
 from vmpo import bench, suites
 from vmpo.cli import main
 from vmpo.networks.agent import make_agent, policy_family
-from vmpo.workloads import WORKLOADS, Network
+from vmpo.workloads import WORKLOADS, Network, ceiling
 
 ROOT = Path(__file__).parents[1]
 
@@ -51,6 +51,14 @@ def test_our_agent_has_the_plain_networks_weights(name: str) -> None:
         network.lstm = torch.nn.LSTM(workload.features + outputs + 1, 256)
     ours = sorted(tuple(x.shape) for x in make_agent(spec, config).parameters())
     assert ours == sorted(tuple(x.shape) for x in network.parameters())
+
+
+@pytest.mark.parametrize("name", ["humanoid-run", "breakout"])
+def test_a_ceiling_takes_its_parts_in_turns(name: str) -> None:
+    parts = ceiling(WORKLOADS[name], 0.02)
+    together = parts.pop("together")
+    assert set(parts) == {"simulate", "act", "learn"}
+    assert 1.0 / together == pytest.approx(sum(1.0 / each for each in parts.values()))
 
 
 def test_other_libraries_read_the_workloads_without_our_package() -> None:

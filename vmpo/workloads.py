@@ -125,7 +125,9 @@ class Network(nn.Module):
 def ceiling(workload: Workload, seconds: float) -> dict[str, float]:
     """Agent steps per second of each part, measured for so long, and ``together``."""
     envs = workload.simulator()
-    shape = np.asarray(envs.reset()[0]).shape[1:]
+    seen = envs.reset()[0]
+    # The dm_control suite's are dicts.
+    shape = (sum(x[0].size for x in seen.values()),) if isinstance(seen, dict) else seen.shape[1:]
     # EnvPool's action space is that of one environment, Gymnasium's is that of all.
     space, rng = getattr(envs, "single_action_space", envs.action_space), np.random.default_rng(0)
     discrete, many = hasattr(space, "n"), (64, workload.num_envs)
