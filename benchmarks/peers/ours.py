@@ -2,10 +2,12 @@
 
 import tempfile
 
-from benchmarks.peers.common import Meter, Task
-from vmpo import bench, workloads
+from vmpo import bench, workloads  # before torch, whose threads it sets
 from vmpo.run_directory import RunDirectory
 from vmpo.train import Run
+
+# isort: split
+from benchmarks.peers.common import Meter, Task
 
 if __name__ == "__main__":
     task = Task.asked()
