@@ -59,7 +59,7 @@ def point(
     games: str | None = None,
     whole: bool = False,
 ) -> dict[str, float]:
-    """An update on a batch of zeros, or a step of so many environments, or a whole run for five unrolls."""
+    """An update on a batch of random numbers, or a step of so many environments, or a whole run for five unrolls."""
     config = bench.settings(WORKLOADS[workload])
     if whole:
         with tempfile.TemporaryDirectory() as folder:
@@ -81,6 +81,9 @@ def point(
     actor = new_actor(config, env, learner.weights(), 0) if envs else None
     slot.valids[1:] = True
     slot.rewards.normal_()
+    slot.tasks.random_(0, tasks)
+    for tensor in slot.observations.values():
+        tensor.normal_() if tensor.is_floating_point() else tensor.random_(0, 256)
     seconds = []
     for _ in range(8):
         started = time.perf_counter()

@@ -102,7 +102,7 @@ def test_the_scripts_of_the_guide_to_python_run(guide: Callable[..., subprocess.
 
 
 def test_exported_agents_are_called_as_the_guide_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
     monkeypatch.chdir(tmp_path)
     vmpo.train(small_config(env={"id": "CartPole-v1"}), "run", quiet=True)
     policy = vmpo.load("run")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from gymnasium import spaces
@@ -61,7 +62,6 @@ def policy(core="none", observation=None, action=DISCRETE, **options):
 
 
 def session(path):
-    onnxruntime = pytest.importorskip("onnxruntime")
     return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
 
@@ -79,6 +79,7 @@ AGENTS = {
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_an_onnx_file_acts_as_the_agent_does_with_states_of_its_own(name, tmp_path):
+    pytest.importorskip("onnxscript")
     """Compared here once more, by its names alone and for a batch of another size than it was written with."""
     agent = AGENTS[name]()
     exported = export_policy(agent, tmp_path / "agent.onnx")

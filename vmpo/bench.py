@@ -34,11 +34,8 @@ PRESETS = {"gymnasium": "cartpole", "mujoco": "halfcheetah", "atari": "breakout"
 
 def settings(workload: Workload) -> Config:
     """One pass over each batch, by all cores."""
-    base, atari, recurrent = (
-        presets.get(PRESETS[workload.suite]).config,
-        workload.suite == "atari",
-        workload.pixels == "resnet",
-    )
+    base = presets.get(PRESETS[workload.suite]).config
+    atari, recurrent = workload.suite == "atari", workload.pixels == "resnet"
     return replace(
         base,
         env=EnvConfig(

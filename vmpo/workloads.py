@@ -100,7 +100,7 @@ class Block(nn.Sequential):
 
 
 class Network(nn.Module):
-    """Torso, LSTM where there is one, and both heads, over observations ``[T, B, ...]``."""
+    """Torso and both heads over observations ``[N, ...]``, or with an LSTM between them over ``[T, B, ...]``."""
 
     def __init__(self, workload: Workload, channels: int, outputs: int) -> None:
         super().__init__()
@@ -114,11 +114,12 @@ class Network(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, x: Tensor) -> Tensor:
-        flat = x.flatten(0, 1)
+        flat = x if self.lstm is None else x.flatten(0, 1)
         if x.dtype == torch.uint8:
             flat = flat.to(torch.float32, memory_format=torch.channels_last).div_(255.0)
-        features = self.torso(flat).unflatten(0, x.shape[:2])
-        features = features if self.lstm is None else self.lstm(features)[0]
+        features = self.torso(flat)
+        if self.lstm is not None:
+            features = self.lstm(features.unflatten(0, x.shape[:2]))[0]
         return torch.cat([head(features) for head in self.heads], dim=-1)
 
 
@@ -142,13 +143,15 @@ def ceiling(workload: Workload, seconds: float) -> dict[str, float]:
     optimiser = torch.optim.Adam(network.parameters(), fused=True)
     size = (workload.unroll_length, workload.num_envs, *shape)
     batch = torch.randint(0, 256, size, dtype=torch.uint8) if workload.pixels else torch.randn(size)
+    seen = batch[:1] if workload.pixels == "resnet" else batch[0]
+    batch = batch if workload.pixels == "resnet" else batch.flatten(0, 1)
 
     def update() -> None:
         optimiser.zero_grad(set_to_none=True)
         network(batch).square().mean().backward()
         optimiser.step()
 
-    rates["act"] = rate(torch.inference_mode()(lambda: network(batch[:1])), workload.num_envs, seconds)
+    rates["act"] = rate(torch.inference_mode()(lambda: network(seen)), workload.num_envs, seconds)
     rates["learn"] = rate(update, workload.batch_size, seconds)
     return {**rates, "together": 1.0 / sum(1.0 / each for each in rates.values())}
 

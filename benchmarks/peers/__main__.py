@@ -15,6 +15,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from benchmarks.peers.common import WORKLOADS
@@ -44,14 +45,17 @@ def window(module: str, workload: str, variant: str, warmup: float, seconds: flo
     log = PEERS / f"{module}-{workload}-{variant}.log"
     command = [python(module), "-m", f"benchmarks.peers.{module}", workload, variant, str(warmup), str(seconds)]
     env = os.environ | ({"OMP_WAIT_POLICY": "passive"} if "passive" in variant else {})
-    with log.open("w") as errors:
+    with tempfile.TemporaryDirectory() as scratch, log.open("w") as errors:
+        env["TMPDIR"] = scratch
         process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=errors, process_group=0)
-    lines = b""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        lines = process.communicate(timeout=warmup + seconds + SLACK)[0]
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for result in (json.loads(line) for line in lines.splitlines() if line.startswith(b'{"agent_steps"')):
+        try:
+            lines = process.communicate(timeout=warmup + seconds + SLACK)[0].splitlines()
+        except subprocess.TimeoutExpired:
+            lines = []
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    for result in (json.loads(line) for line in lines if line.startswith(b'{"agent_steps"')):
         return result["agent_steps"] / result["seconds"]
     print(f"{module} fails on {workload} {variant}: see {log.relative_to(ROOT)}", flush=True)
     return 0.0
@@ -77,6 +81,7 @@ def main() -> None:
     parser.add_argument("--warmup", type=float, default=10.0, help="seconds before each window, and five unrolls")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each window")
     options = parser.parse_args()
+    PEERS.mkdir(exist_ok=True)
     modules, results = [each for each in VARIANTS if python(each).exists()], {}
     print(f"| agent steps/s (vmpo / peer) | {' | '.join(modules)} | vmpo / best peer |", flush=True)
     print("|---" * (len(modules) + 2) + "|", flush=True)
@@ -84,7 +89,8 @@ def main() -> None:
         results[workload] = compare(modules, workload, options.warmup, options.seconds)
         ours, *peers = (statistics.median(windows) for _, windows in results[workload].values())
         cells = [f"{ours:,.0f}", *(f"{rate:,.0f} ({ours / rate:.2f})" if rate else "-" for rate in peers)]
-        print(f"| {workload} | {' | '.join(cells)} | {ours / max(peers):.2f} |", flush=True)
+        best = max(peers, default=0.0)
+        print(f"| {workload} | {' | '.join(cells)} | {f'{ours / best:.2f}' if best else '-'} |", flush=True)
         (PEERS / "results.json").write_text(json.dumps(results, indent=1))
 
 

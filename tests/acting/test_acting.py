@@ -13,7 +13,7 @@ from vmpo.acting.evaluate import EvaluationResult, evaluate, num_evaluation_envs
 from vmpo.acting.local import SerialFleet
 from vmpo.cli import task_table
 from vmpo.networks.agent import agent_inputs
-from vmpo.records import EpisodeResult
+from vmpo.records import EpisodeResult, Weights
 from vmpo.suites.multitask import MultiTaskEnv
 
 
@@ -27,6 +27,23 @@ def test_the_recorded_distributions_are_those_of_an_unroll_from_the_recorded_sta
         with torch.no_grad():
             output, _ = actor.network.unroll(agent_inputs(slot), slot.state)
         torch.testing.assert_close(output.policy[:-1], slot.behaviour, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("onnx_runtime", [True, False])
+def test_loaded_weights_act_from_the_next_unroll_on(onnx_runtime):
+    config = small_config(agent={"core": "lstm"})
+    actor = make_actor(CountingEnv([3, 5, 4, 50]), config, onnx_runtime=onnx_runtime)
+    slot = new_slot(actor, config)
+    actor.unroll(slot)
+    before = slot.behaviour.clone()
+    tensors = {name: tensor + 0.3 for name, tensor in actor.network.state_dict().items()}
+    actor.load(Weights(version=7, tensors=tensors))
+    actor.unroll(slot)
+    with torch.no_grad():
+        output, _ = actor.network.unroll(agent_inputs(slot), slot.state)
+    assert slot.versions.tolist() == [7] * 4
+    assert not torch.allclose(slot.behaviour, before, atol=1e-3)
+    torch.testing.assert_close(output.policy[:-1], slot.behaviour, rtol=1e-4, atol=1e-5)
 
 
 def test_an_unroll_continues_where_the_one_before_ended():

@@ -44,6 +44,12 @@ def test_many_rows_give_what_torch_gives(shape: tuple[int, ...], bias: bool, con
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4 * float(theirs.detach().abs().max()))
 
 
+def test_doubles_are_left_to_torch(convolutions: list[torch.Size]) -> None:
+    x, layer = torch.randn(640, 200, dtype=torch.float64), Linear(200, 160).double()
+    assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))
+    assert convolutions == []
+
+
 @pytest.mark.parametrize(
     ("rows", "width"), [(64, 2048), (2048, 32), (2053, 256)], ids=["few rows", "few weights", "a prime number of rows"]
 )

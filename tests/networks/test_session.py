@@ -11,14 +11,15 @@ import torch
 from vmpo.config import AgentConfig
 from vmpo.networks import session
 from vmpo.networks.agent import Agent, AgentInput
+from vmpo.networks.encoders import Encoder
 from vmpo.networks.session import session_policy
-from vmpo.records import AgentState, ArraySpec, DiscreteActions, EnvSpec
+from vmpo.records import AgentState, ArraySpec, DiscreteActions, EnvSpec, Observation
 
 IMAGE = {"image": ArraySpec(shape=(2, 42, 42), dtype=np.dtype(np.uint8), kind="pixels")}
 COLOUR = {"image": ArraySpec(shape=(44, 40, 3), dtype=np.dtype(np.uint8), kind="pixels", layout="HWC")}
 JOINTS = {"joints": ArraySpec(shape=(5,), dtype=np.dtype(np.float64), kind="vector")}
 WORDS = {"words": ArraySpec(shape=(4,), dtype=np.dtype(np.int64), kind="text", vocabulary=9)}
-NUM_ENVS = session.CHUNK * 2 + 3
+NUM_ENVS = session.IMAGES * 2 + 3
 
 
 def build(observation: dict[str, ArraySpec], seed: int = 0, **changes: Any) -> Agent:
@@ -107,14 +108,14 @@ def test_it_gives_what_the_agent_gives(
         torch.set_num_threads(before)
 
 
-def test_new_weights_arrive_with_the_refresh() -> None:
+def test_new_weights_arrive_once_the_old_are_forgotten() -> None:
     agent, other = build(IMAGE, normalise_observations=True), build(IMAGE, seed=7, normalise_observations=True)
     policy = session_policy(agent)
     assert policy is not None
     before, _ = policy.act(inputs(IMAGE), {})
     agent.load_state_dict(other.state_dict())
     assert torch.equal(policy.act(inputs(IMAGE), {})[0], before)
-    policy.refresh()
+    policy.forget()
     assert not torch.allclose(policy.act(inputs(IMAGE), {})[0], before)
     assert_equal(other, policy, inputs(IMAGE))
 
@@ -133,6 +134,27 @@ def test_it_is_the_same_to_the_last_bit_each_time_whatever_the_threads() -> None
         torch.set_num_threads(before)
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[1], results[2])
+
+
+def test_more_environments_than_a_call_takes() -> None:
+    agent, seen = build(JOINTS, core="lstm"), inputs(JOINTS)
+    policy = session_policy(agent)
+    assert policy is not None
+    whole, _ = policy.act(seen, agent.initial_state(NUM_ENVS))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "VECTORS", 4)
+        parts, _ = policy.act(seen, agent.initial_state(NUM_ENVS))
+    torch.testing.assert_close(parts, whole)
+
+
+def test_an_encoder_that_does_more_than_ours_is_left_to_torch() -> None:
+    class Own(Encoder):
+        def forward(self, observation: Observation) -> torch.Tensor:
+            return 2.0 * super().forward(observation)
+
+    agent = build(IMAGE)
+    agent.encoder.__class__ = Own
+    assert session_policy(agent) is None
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ class Actor:
     def load(self, weights: Weights) -> None:
         self.network.load_state_dict(weights.tensors)
         if isinstance(self.policy, SessionPolicy):
-            self.policy.refresh()
+            self.policy.forget()
         self.version = weights.version
 
     def unroll(self, slot: Trajectory) -> list[EpisodeResult]:

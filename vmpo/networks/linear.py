@@ -9,6 +9,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+ONEDNN = torch.backends.mkldnn.is_available()
+"""Whether torch has it, under its former name."""
+
 LARGE = 2**24
 """Multiplications from which on a convolution pays; and it stores the weights in its own order each time."""
 
@@ -27,7 +30,7 @@ class Linear(nn.Linear):
     """
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch width"]:
-        if x.device.type != "cpu" or torch.compiler.is_compiling():
+        if x.device.type != "cpu" or x.dtype != torch.float32 or torch.compiler.is_compiling() or not ONEDNN:
             return F.linear(x, self.weight, self.bias)
         rows = x.numel() // self.in_features
         width = math.gcd(rows, WIDTH)

@@ -23,8 +23,8 @@ from vmpo.networks.encoders import Encoder, PixelEncoder, ResidualBlock
 from vmpo.networks.normalisers import VectorNormaliser
 from vmpo.records import AgentState
 
-CHUNK = 8
-"""Environments to a call where there are images: these stay in the caches from layer to layer."""
+IMAGES, VECTORS = 8, 64
+"""Environments to a call, whatever the number of threads: images stay in the caches from layer to layer."""
 
 OPSET, IR_VERSION = 17, 8
 """Of ONNX: old ones, which every installed version reads."""
@@ -34,20 +34,23 @@ def session_policy(agent: Agent) -> SessionPolicy | None:
     """The agent's policy in ONNX Runtime; None on a GPU and for agents that read, have a transformer or an encoder of
     the user's own: torch computes them."""
     encoder, on_cpu = agent.encoder, agent.value_readout.weight.device.type == "cpu"
-    if not on_cpu or not isinstance(encoder, Encoder) or encoder.text_names:
+    if not on_cpu or type(encoder) is not Encoder or encoder.text_names:
         return None
     return SessionPolicy(agent, encoder) if isinstance(agent.core, FeedForward | LSTM) else None
 
 
 class SessionPolicy:
-    """Acts as the agent did at the last ``refresh``."""
+    """Acts as the agent does, after each change of whose weights ``forget`` must be called."""
 
     def __init__(self, agent: Agent, encoder: Encoder) -> None:
         self._agent, self._encoder = agent, encoder
-        self.refresh()
+        self._session: Any = None
 
-    def refresh(self) -> None:
-        """Take over the agent's weights."""
+    def forget(self) -> None:
+        """Take over the agent's weights at the next step; now they may be locked."""
+        self._session = None
+
+    def _begin(self) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -60,6 +63,8 @@ class SessionPolicy:
 
     def act(self, inputs: AgentInput, state: AgentState) -> tuple[Float[Tensor, "B P"], AgentState]:
         """The policy's parameters of one timestep, as ``Agent.act`` gives them."""
+        if self._session is None:
+            self._begin()
         encoder = self._encoder
         given = {f"pixels.{name}": inputs.observation[name] for name in encoder.pixel_names}
         if encoder.vector_names:
@@ -78,7 +83,7 @@ class SessionPolicy:
         return ThreadPoolExecutor(count, thread_name_prefix="session") if count > 1 else None
 
     def _run(self, given: dict[str, np.ndarray], num_envs: int) -> list[Tensor]:
-        size = CHUNK if self._encoder.pixel_names else num_envs
+        size = IMAGES if self._encoder.pixel_names else VECTORS
         chunks = [{name: x[i : i + size] for name, x in given.items()} for i in range(0, num_envs, size)]
         each = map if self._threads is None or len(chunks) == 1 else self._threads.map
         parts = list(each(lambda chunk: self._session.run(None, chunk), chunks))
@@ -214,7 +219,7 @@ class _Graph:
         from onnx import numpy_helper
 
         name = f"weight{len(self._weights)}"
-        values = tensor.detach()
+        values = tensor.detach().contiguous()
         values = values.float() if values.is_floating_point() else values
-        self._weights.append(numpy_helper.from_array(np.ascontiguousarray(values.numpy()), name))
+        self._weights.append(numpy_helper.from_array(values.numpy(), name))
         return name
