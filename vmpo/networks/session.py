@@ -77,17 +77,25 @@ class SessionPolicy:
         return policy, dict(zip(self._states, states, strict=True))
 
     @cached_property
-    def _threads(self) -> ThreadPoolExecutor | None:
-        """As many as torch has when it is first asked."""
-        count = torch.get_num_threads()
-        return ThreadPoolExecutor(count, thread_name_prefix="session") if count > 1 else None
+    def _helpers(self) -> ThreadPoolExecutor | None:
+        """One thread less than torch has when it is first asked."""
+        count = torch.get_num_threads() - 1
+        return ThreadPoolExecutor(count, thread_name_prefix="session") if count else None
 
     def _run(self, given: dict[str, np.ndarray], num_envs: int) -> list[Tensor]:
         size = IMAGES if self._encoder.pixel_names else VECTORS
         chunks = [{name: x[i : i + size] for name, x in given.items()} for i in range(0, num_envs, size)]
-        each = map if self._threads is None or len(chunks) == 1 else self._threads.map
-        parts = list(each(lambda chunk: self._session.run(None, chunk), chunks))
+        if self._helpers is None or len(chunks) == 1:
+            parts = self._each(chunks)
+        else:
+            share = -(-len(chunks) // torch.get_num_threads())
+            mine, *others = (chunks[i : i + share] for i in range(0, len(chunks), share))
+            running = [self._helpers.submit(self._each, other) for other in others]
+            parts = sum((other.result() for other in running), start=self._each(mine))
         return [torch.from_numpy(np.concatenate(outputs)) for outputs in zip(*parts, strict=True)]
+
+    def _each(self, chunks: list[dict[str, np.ndarray]]) -> list[list[np.ndarray]]:
+        return [self._session.run(None, chunk) for chunk in chunks]
 
 
 class _Graph:
