@@ -25,8 +25,9 @@ WIDTH = 32
 class Linear(nn.Linear):
     """As torch's, but on a CPU many rows are the pixels of images that are convolved, one pixel at a time.
 
-    Torch leaves products of float32 matrices to MKL, which has no AVX-512 for processors that are not Intel's, and
-    convolutions to oneDNN, which asks the processor: twice as fast on an AMD (docs/performance.md).
+    Torch leaves products of float32 matrices to MKL, which takes a general path on processors that are not Intel's,
+    and convolutions to oneDNN, which asks for AVX-512: twice as fast on the AMD where it was measured
+    (docs/performance.md).
     """
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch width"]:
